@@ -1,0 +1,5 @@
+//! Pure state machines between a model's text and its clients: stop strings and reasoning blocks.
+//!
+//! Text goes in piece by piece, deltas come out; any split of the same text gives the same result. No I/O, no model
+//! knowledge, no clock.
+#![forbid(unsafe_code)]

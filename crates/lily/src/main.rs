@@ -1,0 +1,3 @@
+//! The `lily` command.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Developer commands: `cargo xtask ci` is what CI runs.
+
+fn main() {}
