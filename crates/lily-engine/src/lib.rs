@@ -4,6 +4,7 @@
 //! The crate knows nothing of HTTP or of the command line; a caller sees an engine (a loaded checkpoint on a device)
 //! and sessions (token timelines with their state).
 
+pub mod backend;
 pub mod checkpoint;
 pub mod shape;
 pub mod weights;

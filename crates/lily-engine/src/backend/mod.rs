@@ -1,0 +1,3 @@
+//! The machines that execute a plan.
+
+pub mod cpu;
