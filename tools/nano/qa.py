@@ -1,0 +1,308 @@
+"""Questions and answers of the domain. Every intent draws one item: user text,
+answer, a short reasoning for thinking mode and what an answer must contain."""
+from facts import (COUNTRIES, DAYS, DEFINITIONS, MONTH_DAYS, MONTHS, OPPOSITES, ORDINALS, SPELL_WORDS,
+                   with_article)
+from grammar import is_held
+
+
+def item(category, user, answer, think, any_of):
+    return {"category": category, "user": user, "answer": answer, "think": think, "any_of": any_of}
+
+
+def cap(text):
+    return text[0].upper() + text[1:]
+
+
+# ---- countries -------------------------------------------------------------
+CAPITAL = ["[What is|What's|Tell me|Name|Give me|State|Do you know] the capital of {x}?", "[What|Which] city is the capital of {x}?",
+           "[Can|Could] you [tell me|name|give me] the capital [city |]of {x}?", "[What is|What's|Name] {x}'s capital [city|]?",
+           "Capital of {x}?", "The capital of {x} is?", "{x}: capital?", "The capital [city |]of {x}, please.", "[What is|What's] the capital city of {x}?",
+           "I [want|need] to know the capital of {x}.", "{x} has which capital?", "{x}'s capital?", "Which city serves as the capital of {x}?",
+           "Where is the government of {x} based?", "What do you call the capital of {x}?", "capital {x}", "What is the main city of government in {x}?",
+           "[Please |]name the capital city of {x}.", "If I fly to the capital of {x}, where do I land?", "Tell me {x}'s capital.", "My teacher asked for the capital of {x}."]
+CAPITAL_HELD = ["Any idea what the capital of {x} is?", "Which town is capital of {x}?", "I would like to hear the capital of {x}.",
+                "For a quiz: the capital of {x}?", "Could you remind me what {x}'s capital is called?", "Let me know the capital city of {x}.",
+                "{x}, what is its capital?"]
+REVERSE = ["[Which|What] country has the capital {y}?", "{y} is the capital of [which|what] country?", "[What|Which] country is {y} the capital of?",
+           "{y} is the capital of?", "Of which country is {y} the capital?", "[What|Which] country's capital is {y}?", "{y} is the capital city of which [country|nation]?",
+           "Name the country whose capital is {y}.", "Which [country|nation] has {y} as its capital?", "Tell me the country with the capital {y}.",
+           "To which country does the capital {y} belong?"]
+REVERSE_HELD = ["What nation has its capital in {y}?", "{y} serves as capital for which country?", "Do you know whose capital {y} is?",
+                "Tell me which country {y} is the capital of."]
+CONTINENT = ["[Which|What] continent is {x} [in|on]?", "[On|In] [which|what] continent [is|lies] {x}?", "[Where is|Where's] {x}?", "{x} is [in|on] [which|what] continent?",
+             "[Tell me|Name|What is] the continent of {x}.", "Where in the world is {x}?", "Continent of {x}?", "[To which|To what] continent does {x} belong?",
+             "[In which|In what] part of the world is {x}?"]
+CONTINENT_HELD = ["Where can I find {x}?", "{x} belongs to which continent?", "Do you know which continent {x} is part of?", "Which continent does {x} lie on?"]
+
+
+def _drop_the(rng, x):
+    return x[4:] if x.startswith("the ") and rng.random() < 0.35 else x
+
+
+def capital(c, country=None):
+    x, y, _ = country or c.rng.choice(COUNTRIES)
+    user = cap(c.say(CAPITAL, CAPITAL_HELD, x=_drop_the(c.rng, x)))
+    return item("capital", user, f"The capital of {x} is {y}.", f"The question is about {x}. Its capital is {y}.", [y])
+
+
+def reverse_capital(c, country=None):
+    x, y, _ = country or c.rng.choice(COUNTRIES)
+    user = cap(c.say(REVERSE, REVERSE_HELD, y=y))
+    bare = x[4:] if x.startswith("the ") else x
+    return item("reverse_capital", user, f"{y} is the capital of {x}.", f"The question is about the city {y}. It is the capital of {x}.", [bare])
+
+
+def continent(c, country=None):
+    x, _, z = country or c.rng.choice(COUNTRIES)
+    user = cap(c.say(CONTINENT, CONTINENT_HELD, x=_drop_the(c.rng, x)))
+    return item("continent", user, f"{cap(x)} is in {z}.", f"The question is where {x} lies. It is in {z}.", [z])
+
+
+# ---- arithmetic ------------------------------------------------------------
+def held_pair(op, a, b):
+    """Held-out operands. Pairs that worked answers show as a step (round tens,
+    two single digits) are never held out; + and x are held in both orders."""
+    if op == "x":
+        # The tables up to 12 x 12 are learnt by heart, so only larger products are held out.
+        lo, hi = min(a, b), max(a, b)
+        return hi > 12 and is_held("x", lo, hi)
+    if op == "+":
+        a, b = min(a, b), max(a, b)
+    return max(a, b) > 9 and a % 10 != 0 and b % 10 != 0 and is_held(op, a, b)
+
+
+def draw_pair(c, op, three_digits=None):
+    r = c.rng
+    while True:
+        if op == "x":
+            k = r.random()
+            a, b = ((r.randint(0, 12), r.randint(0, 12)) if k < (0.0 if c.held else 0.45)
+                    else (r.randint(13, 99), r.randint(2, 9)))
+            if r.random() < 0.4:
+                a, b = b, a
+        else:
+            big = r.random() < 0.45 if three_digits is None else three_digits
+            top = 999 if big else 99
+            a, b = r.randint(0, top), r.randint(0, top)
+            if not big and not c.held and r.random() < 0.25:
+                a, b = r.randint(0, 20), r.randint(0, 20)
+            if op == "-" and a < b and r.random() < 0.8:
+                a, b = b, a
+        if held_pair(op, a, b) == c.held:
+            return a, b
+
+
+def result(op, a, b):
+    return {"+": a + b, "-": a - b, "x": a * b}[op]
+
+
+PLACES = ["Ones", "Tens", "Hundreds"]
+
+
+def _column_add(a, b):
+    steps, carry, place = [], 0, 0
+    while a or b or place == 0:
+        x, y = a % 10, b % 10
+        total = x + y + carry
+        left = f"{x} + {y}" + (" + 1" if carry else "")
+        steps.append(f"{PLACES[place]}: {left} = {total}" + (f", write {total % 10}, carry 1." if total > 9 else "."))
+        carry, a, b, place = total // 10, a // 10, b // 10, place + 1
+    if carry:
+        steps.append("Then the carried 1.")
+    return " ".join(steps)
+
+
+def _column_sub(a, b):
+    steps, borrow, place = [], 0, 0
+    while a or b or place == 0:
+        x, y = a % 10, b % 10
+        left = f"{x} - {y}" + (" - 1" if borrow else "")
+        d = x - y - borrow
+        borrow = 1 if d < 0 else 0
+        steps.append(f"{PLACES[place]}: {left} = {d}" + (f", borrow 10, write {d + 10}." if borrow else "."))
+        a, b, place = a // 10, b // 10, place + 1
+    return " ".join(steps)
+
+
+def _times(a, b):
+    """How a product is worked out: (middle part of the answer, reasoning)."""
+    big, small = max(a, b), min(a, b)
+    if big <= 12 or small < 2:
+        return "", f"From the tables, {a} x {b} = {a * b}."
+    tens, ones = big // 10 * 10, big % 10
+    if ones == 0:
+        return "", f"{big // 10} x {small} = {big // 10 * small}, then a zero: {a * b}."
+    mid = f" = {tens * small} + {ones * small}"
+    return mid, f"{tens} x {small} = {tens * small}. {ones} x {small} = {ones * small}. {tens * small} + {ones * small} = {a * b}."
+
+
+def worked(op, a, b):
+    """(answer, reasoning) for one small calculation."""
+    res = result(op, a, b)
+    if op == "+":
+        return f"{a} + {b} = {res}.", f"{_column_add(a, b)} So {a} + {b} = {res}."
+    if op == "-":
+        if a < b:
+            return f"{a} - {b} = {res}.", f"{a} is smaller than {b}, so the result is negative. {_column_sub(b, a)} So {a} - {b} = {res}."
+        return f"{a} - {b} = {res}.", f"{_column_sub(a, b)} So {a} - {b} = {res}."
+    mid, think = _times(a, b)
+    return f"{a} x {b}{mid} = {res}.", think
+
+
+def tables(c):
+    """A product from the multiplication table; only the phrasing can be held out."""
+    a, b = c.rng.randint(0, 12), c.rng.randint(0, 12)
+    answer, think = worked("x", a, b)
+    t = c.say(ARITH, ARITH_HELD, e=c.rng.choice(OP_WORDS["x"]).format(a=a, b=b))
+    return item("tables", cap(t), answer, think, [f"= {a * b}"])
+
+
+OP_WORDS = {"+": ["{a} + {b}", "{a}+{b}", "{a} plus {b}", "{a} and {b} added"], "-": ["{a} - {b}", "{a}-{b}", "{a} minus {b}", "{a} take away {b}"],
+            "x": ["{a} x {b}", "{a} * {b}", "{a}*{b}", "{a} times {b}", "{a} multiplied by {b}"]}
+ARITH = ["[What is|What's|Calculate|Compute|How much is|Tell me|Work out|Solve|Find] {e}?", "{e}", "{e} =", "{e} = ?", "{e} is [what|how much]?",
+         "[Can|Could] you [compute|calculate|work out|solve] {e}?", "[Please |]calculate {e}.", "What do you get for {e}?", "What does {e} [equal|make|give]?",
+         "What is the [result|value|answer] of {e}?", "How much does {e} make?", "[Give me|I need] the result of {e}.", "{e} equals?"]
+ARITH_HELD = ["What comes out of {e}?", "Do the maths: {e}", "Could you tell me how much {e} is?", "I need to know what {e} is.", "Evaluate {e}."]
+OP_LONG = {"+": ["Add {a} and {b}.", "[What is|What's] the sum of {a} and {b}?", "Add {b} to {a}.", "I have {a} apples and get {b} more. How many do I have?",
+                 "Sum of {a} and {b}?"],
+           "-": ["Subtract {b} from {a}.", "[What is|What's] the difference between {a} and {b}?", "Take {b} away from {a}.",
+                 "I have {a} coins and spend {b}. How many are left?"],
+           "x": ["Multiply {a} by {b}.", "[What is|What's] the product of {a} and {b}?", "Multiply {a} and {b}.", "There are {a} boxes with {b} pens each. How many pens?"]}
+OP_LONG_HELD = {"+": ["Find the sum of {a} and {b}.", "If I have {a} eggs and buy {b} more, how many eggs do I have?"],
+                "-": ["How much is left when {b} is taken from {a}?", "From {a} subtract {b}."],
+                "x": ["How many is {a} groups of {b}?", "Find the product of {a} and {b}."]}
+
+
+def arithmetic(c, op=None, three_digits=None):
+    r = c.rng
+    op = op or r.choice("+-x")
+    a, b = draw_pair(c, op, three_digits)
+    if r.random() < 0.25:
+        t = c.say(OP_LONG[op], OP_LONG_HELD[op], a=a, b=b)
+    else:
+        t = c.say(ARITH, ARITH_HELD, e=r.choice(OP_WORDS[op]).format(a=a, b=b))
+    answer, think = worked(op, a, b)
+    name = {"+": "addition", "-": "subtraction", "x": "multiplication"}[op]
+    return item(name, cap(t), answer, think, [f"= {result(op, a, b)}"])
+
+
+# ---- words -----------------------------------------------------------------
+DEFINE = ["[What is|What's|Define|Explain|Describe] {aw}?", "[What does|What does the word] \"{w}\" mean?", "[What is|What's] the [meaning|definition] of {w}?", "Define {w}.",
+          "Define the word [{w}|\"{w}\"].", "[Can|Could] you [explain|define|tell me] what {aw} is?", "Tell me what {aw} is.", "Explain the word {w}.", "{w}: meaning?",
+          "Meaning of {w}?", "What do you mean by {w}?", "I don't know the word {w}.", "Definition of {w}?", "What does {w} mean?", "[What exactly is|So what is] {aw}?",
+          "Explain {w} [to a child|in simple words|in one sentence].", "Give me [a|the] definition [of|for] {w}.", "What kind of thing is {aw}?"]
+DEFINE_HELD = ["How would you define {w}?", "Please explain to me what {aw} is.", "What is meant by {w}?", "I have never heard of {aw}. What is it?",
+               "Say what {aw} is.", "What is the word {w} for?"]
+
+
+def definition(c, word=None):
+    w = word or c.rng.choice(list(DEFINITIONS))
+    d, aw = DEFINITIONS[w], with_article(w)
+    verb = "are" if w in ("scissors", "stairs") else "is"
+    bare = d.split(" ", 1)[1] if d.split(" ", 1)[0] in ("a", "an", "the") else d
+    user = cap(c.say(DEFINE, DEFINE_HELD, w=w, aw=aw))
+    if verb == "are":
+        user = user.replace(" is " + aw, " are " + aw).replace(aw + " is", aw + " are")
+    return item("definition", user, f"{cap(aw)} {verb} {d}.", f"The word is {w}. It means {d}.", [bare])
+
+
+OPPOSITE = ["[What is|What's|Tell me|Name|Give me] the opposite of {w}?", "Opposite of {w}?", "The opposite of {w} is?", "[Which|What] word is the opposite of {w}?",
+            "[What is|What's] the antonym of {w}?", "What word means the opposite of {w}?", "Give me an antonym [of|for] {w}.", "{w}: opposite?"]
+OPPOSITE_HELD = ["Which word has the opposite meaning of {w}?", "Say the opposite of {w}.", "Do you know an antonym for {w}?"]
+
+
+def opposite(c, word=None):
+    w = word or c.rng.choice(list(OPPOSITES))
+    o = OPPOSITES[w]
+    return item("opposite", cap(c.say(OPPOSITE, OPPOSITE_HELD, w=w)), f"The opposite of {w} is {o}.", f"The word is {w}. Its opposite is {o}.", [o])
+
+
+SPELL = ["[How do you|How do I|How to|How would you|How should I] spell [{w}|\"{w}\"|the word {w}]?", "Spell [{w}|\"{w}\"|the word {w}|the word \"{w}\"].",
+         "[Can|Could] you spell {w}?", "Spell {w} [letter by letter|for me|with dashes].", "[What are|Name|List|Give me|Tell me] the letters [of|in] [the word |]{w}.",
+         "How is {w} spelled?", "Spelling of {w}?", "{w}, letter by letter.", "Break {w} into letters."]
+SPELL_HELD = ["Spell out {w}.", "Which letters make up the word {w}?", "Write {w} letter by letter.", "How is the word {w} written?"]
+COUNT = ["How many letters [are in|are there in|does the word|are in the word] {w}?", "How long is the word {w}?", "Count the letters in {w}.",
+         "How many letters does {w} have?", "How many letters has [the word |]{w}?", "[What is|Tell me] the number of letters in {w}.", "Letters in {w}: how many?"]
+COUNT_HELD = ["Can you count the letters of {w}?", "The word {w} has how many letters?", "What is the length of the word {w}?"]
+
+
+def spelling(c, word=None):
+    w = word or c.rng.choice(SPELL_WORDS)
+    s = "-".join(w)
+    return item("spelling", cap(c.say(SPELL, SPELL_HELD, w=w)), f"{w} is spelled {s}.", f"The letters of {w} in order: {s}.", [s])
+
+
+def letter_count(c, word=None):
+    w = word or c.rng.choice(SPELL_WORDS)
+    steps = " ".join(f"{ch} {i + 1}" + ("," if i + 1 < len(w) else ".") for i, ch in enumerate(w))
+    return item("letter_count", cap(c.say(COUNT, COUNT_HELD, w=w)), f"{w} has {len(w)} letters: {'-'.join(w)}.", f"I count the letters: {steps}", [f"{len(w)} letters"])
+
+
+# ---- calendar --------------------------------------------------------------
+AFTER = ["[What|Which] {k} [comes|is|follows] [right |]after {x}?", "[What is|What's|Name|Tell me] the {k} after {x}?", "The {k} after {x}?", "[What|Which] {k} follows {x}?",
+         "After {x} comes [what|which {k}]?", "[What|Which] is the next {k} after {x}?", "{x} is followed by which {k}?"]
+AFTER_HELD = ["Tell me which {k} comes after {x}.", "Say the {k} that follows {x}.", "If it is {x} now, what {k} is next?"]
+BEFORE = ["[What|Which] {k} [comes|is] [right |]before {x}?", "[What is|What's|Name|Tell me] the {k} before {x}?", "The {k} before {x}?", "Before {x} comes [what|which {k}]?",
+          "[What|Which] {k} precedes {x}?", "{x} comes after which {k}?"]
+BEFORE_HELD = ["Tell me which {k} comes before {x}.", "Say the {k} that precedes {x}.", "If it is {x} now, what {k} was it before?"]
+
+
+def neighbour(c, x=None, step=None):
+    r = c.rng
+    seq, kind = r.choice([(DAYS, "day"), (MONTHS, "month")]) if x is None else ((DAYS, "day") if x in DAYS else (MONTHS, "month"))
+    x = x or r.choice(seq)
+    step = step or r.choice([1, -1])
+    i = seq.index(x)
+    y = seq[(i + step) % len(seq)]
+    side = "after" if step == 1 else "before"
+    t = c.say(AFTER, AFTER_HELD, k=kind, x=x) if step == 1 else c.say(BEFORE, BEFORE_HELD, k=kind, x=x)
+    order = f"{x}, {y}" if step == 1 else f"{y}, {x}"
+    return item("calendar", cap(t), f"The {kind} {side} {x} is {y}.", f"The {kind}s in order: {order}. So the {kind} {side} {x} is {y}.", [y])
+
+
+def _month_length(c):
+    i = c.rng.randrange(12)
+    m, n = MONTHS[i], MONTH_DAYS[i]
+    t = c.say(["How many days [does {m} have|are in {m}|are there in {m}|has {m}]?", "[What is|Tell me] the number of days in {m}.", "How long is {m}?", "Days in {m}?"],
+              ["The month of {m} has how many days?", "Can you tell me how many days there are in {m}?"], m=m)
+    text = "28 days, or 29 in a leap year" if i == 1 else f"{n} days"
+    return t, f"{m} has {text}.", f"The month is {m}. It has {text}.", [f"{n} days"]
+
+
+def _ordinal(c):
+    seq, kind, whole = c.rng.choice([(DAYS, "day", "week"), (MONTHS, "month", "year")])
+    i = c.rng.randrange(len(seq))
+    if c.rng.random() < 0.5:
+        t = c.say(["[What|Which] is the {o} {k} of the {w}?", "[Name|Tell me|What's] the {o} {k} of the {w}.", "The {o} {k} of the {w}?", "What {k} is {o} in the {w}?"],
+                  ["Which {k} comes {o} in the {w}?", "Say the {o} {k} of the {w}."], o=ORDINALS[i], k=kind, w=whole)
+        return t, f"The {ORDINALS[i]} {kind} of the {whole} is {seq[i]}.", f"Counting from {seq[0]}, number {i + 1} is {seq[i]}.", [seq[i]]
+    t = c.say(["[Which|What] number is {x} in the {w}?", "[What|Which] position does {x} have in the {w}?", "Is {x} the first {k} of the {w}, or which one?",
+               "[Which|What] {k} of the {w} is {x}?"], ["{x} is which {k} of the {w}?", "Where in the {w} does {x} come?"], x=seq[i], k=kind, w=whole)
+    return t, f"{seq[i]} is the {ORDINALS[i]} {kind} of the {whole}.", f"Counting from {seq[0]}, {seq[i]} is number {i + 1}.", [ORDINALS[i]]
+
+
+def _lists(c):
+    k = c.rng.randrange(6)
+    both = [
+        (["How many days [are in|are there in|does] a week [have|]?", "Days in a week?", "How many days has a week?"], ["A week has how many days?", "Tell me how many days a week has."],
+         "A week has 7 days.", ["7 days"]),
+        (["How many months [are in|are there in] a year?", "How many months does a year have?", "Months in a year?"], ["A year has how many months?", "Tell me how many months a year has."],
+         "A year has 12 months.", ["12 months"]),
+        (["[Name|List|Tell me|What are|Give me] the days of the week.", "What are the seven days?", "Which days are in a week?"], ["List all days of the week.", "Recite the days of the week."],
+         "The days of the week are " + ", ".join(DAYS[:-1]) + " and Sunday.", ["Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday"]),
+        (["[Name|List|Tell me|What are|Give me] the months of the year.", "What are the twelve months?", "Which months are in a year?"], ["List all months of the year.", "Recite the months."],
+         "The months of the year are " + ", ".join(MONTHS[:-1]) + " and December.", [", ".join(MONTHS[:-1]) + " and December"]),
+        (["How many days [are in|are there in|does] a year [have|]?", "How many days has a year?", "Days in a year?"], ["A year has how many days?", "Tell me how many days a year has."],
+         "A year has 365 days, or 366 in a leap year.", ["365 days"]),
+        (["Which days [are|make up|form] the weekend?", "What is the weekend?", "[Name|Tell me] the days of the weekend."], ["The weekend is which days?", "What days are on the weekend?"],
+         "The weekend is Saturday and Sunday.", ["Saturday and Sunday"]),
+    ][k]
+    return c.say(both[0], both[1]), both[2], "This is about the calendar. " + both[2], both[3]
+
+
+def calendar(c):
+    k = c.rng.random()
+    if k < 0.55:
+        return neighbour(c)
+    t, answer, think, any_of = (_month_length if k < 0.7 else _ordinal if k < 0.85 else _lists)(c)
+    return item("calendar", cap(t), answer, think, any_of)
