@@ -23,7 +23,7 @@ QAT_FROM, QAT_FULL = 0.55, 0.60
 
 
 def pack(tokens, lengths, row, rng, open_rows=12):
-    """-> ids [R, row] (uint16), seg [R, row] (uint8, 255 = padding), weight class
+    """-> ids [R, row] (int16), seg [R, row] (uint8, 255 = padding), weight class
     of each position as a target (0 none, 1 prompt, 2 completion)."""
     ends = np.cumsum(lengths[:, 1].astype(np.int64))
     order = rng.permutation(np.flatnonzero(lengths[:, 1] <= row))
@@ -44,7 +44,7 @@ def pack(tokens, lengths, row, rng, open_rows=12):
         place[i], number[i] = u[0] * row + u[1], u[2]
         u[1] += n
         u[2] += 1
-    ids, seg, kind = np.zeros(rows * row, np.uint16), np.full(rows * row, 255, np.uint8), np.zeros(rows * row, np.uint8)
+    ids, seg, kind = np.zeros(rows * row, np.int16), np.full(rows * row, 255, np.uint8), np.zeros(rows * row, np.uint8)
     n = lengths[order, 1].astype(np.int64)
     inside = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
     to = np.repeat(place[order], n) + inside
