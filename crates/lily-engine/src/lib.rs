@@ -1,10 +1,13 @@
 //! The engine: from a checkpoint on disk to logits and sampled tokens.
 //!
-//! Data flows one way: tokens -> [`Session`](session) -> [`plan`] -> [`backend`] -> logits -> sampler -> tokens.
+//! Data flows one way: tokens -> session -> [`plan`] -> [`backend`] -> logits -> sampler -> tokens.
 //! The crate knows nothing of HTTP or of the command line; a caller sees an engine (a loaded checkpoint on a device)
 //! and sessions (token timelines with their state).
 
 pub mod backend;
 pub mod checkpoint;
+pub mod kernel;
+pub mod model;
+pub mod plan;
 pub mod shape;
 pub mod weights;

@@ -1,0 +1,229 @@
+//! Full attention: query/key preparation with the cache write, attention over the cache with its output gate, and the
+//! decode step that fuses both.
+//!
+//! Caches are bf16 `[context, G, D]`, keys after norm and rotation. A raw query head is `D` query values and then `D`
+//! gate values. Scores, softmax and the weighted sum are fp32; the gated output is rounded once.
+
+use super::linear::sigmoid;
+use super::*;
+use half::bf16;
+
+/// Attention dimensions as kernel arguments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub struct AttentionDims {
+    /// Tokens.
+    pub rows: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Head size.
+    pub head_dim: u32,
+    /// Rotated leading dimensions.
+    pub rotary_dim: u32,
+    /// Epsilon of the query and key norms.
+    pub eps: f32,
+}
+
+impl AttentionDims {
+    /// Width of one cache row.
+    pub fn kv_width(&self) -> usize {
+        (self.kv_heads * self.head_dim) as usize
+    }
+
+    /// Width of all query heads.
+    pub fn q_width(&self) -> usize {
+        (self.heads * self.head_dim) as usize
+    }
+
+    /// Query heads that share a key/value head.
+    pub fn queries_per_kv(&self) -> usize {
+        (self.heads / self.kv_heads) as usize
+    }
+
+    /// What the scores are multiplied by.
+    pub fn scale(&self) -> f32 {
+        (self.head_dim as f32).powf(-0.5)
+    }
+
+    /// Keys that all rows together look at.
+    fn visible(&self, step: Step) -> f64 {
+        let rows = self.rows as f64;
+        rows * step.position as f64 + rows * (rows + 1.0) / 2.0
+    }
+
+    fn cost(&self, step: Step) -> Cost {
+        let rows = self.rows as f64;
+        let cache_rows = step.position as f64 + 2.0 * rows;
+        Cost {
+            state_bytes: 4.0 * self.kv_width() as f64 * cache_rows,
+            flops: 4.0 * self.visible(step) * self.q_width() as f64,
+            ..Cost::default()
+        }
+    }
+}
+
+kernel! {
+    /// Norm and rotation of queries and keys; keys and values go into the cache at the step's position.
+    QkPrep, "qk_prep", args QkPrepArgs, views QkPrepViews {
+        args {
+            /// Dimensions.
+            dims: AttentionDims,
+        }
+        buffers {
+            step: read u32,
+            q_raw: read bf16,
+            k_raw: read bf16,
+            v_raw: read bf16,
+            q_gain: read f32,
+            k_gain: read f32,
+            inv_freq: read f32,
+            keys: update bf16,
+            values: update bf16,
+            q: write bf16,
+        }
+        cost: |a, _| {
+            let (d, rows) = (a.dims, a.dims.rows as f64);
+            Cost {
+                weight_bytes: 8.0 * d.head_dim as f64,
+                state_bytes: 4.0 * rows * d.kv_width() as f64,
+                activation_bytes: rows * (6.0 * d.q_width() as f64 + 4.0 * d.kv_width() as f64),
+                flops: rows * 8.0 * (d.q_width() + d.kv_width()) as f64,
+            }
+        },
+        tolerance: 8e-3,
+        reference: qk_prep_reference,
+    }
+}
+
+/// Norm and rotation of one head at `position`, rounded once; element `i` of the rotated part pairs with `i + half`.
+fn prepare_head(x: &[bf16], gain: &[f32], inv_freq: &[f32], position: usize, eps: f32, out: &mut [bf16]) {
+    let square: f64 = x.iter().map(|v| v.to_f64().powi(2)).sum();
+    let scale = (1.0 / (square / x.len() as f64 + eps as f64).sqrt()) as f32;
+    let mut y: Vec<f32> = x.iter().zip(gain).map(|(v, g)| v.to_f32() * scale * g).collect();
+    let half = inv_freq.len();
+    for i in 0..half {
+        let (sin, cos) = (position as f32 * inv_freq[i]).sin_cos();
+        let (low, high) = (y[i], y[i + half]);
+        y[i] = low * cos - high * sin;
+        y[i + half] = high * cos + low * sin;
+    }
+    out.iter_mut().zip(y).for_each(|(o, y)| *o = bf16::from_f32(y));
+}
+
+fn qk_prep_reference(v: QkPrepViews<'_>) {
+    let a = v.args.dims;
+    let (d, kv) = (a.head_dim as usize, a.kv_width());
+    for t in 0..a.rows as usize {
+        let position = v.step[0] as usize + t;
+        for head in 0..a.heads as usize {
+            let at = t * a.heads as usize + head;
+            let raw = &v.q_raw[at * 2 * d..][..d];
+            prepare_head(raw, v.q_gain, v.inv_freq, position, a.eps, &mut v.q[at * d..][..d]);
+        }
+        for head in 0..a.kv_heads as usize {
+            let raw = &v.k_raw[t * kv + head * d..][..d];
+            let out = &mut v.keys[position * kv + head * d..][..d];
+            prepare_head(raw, v.k_gain, v.inv_freq, position, a.eps, out);
+        }
+        v.values[position * kv..][..kv].copy_from_slice(&v.v_raw[t * kv..][..kv]);
+    }
+}
+
+kernel! {
+    /// Causal attention of a chunk over the cache, times the sigmoid of the output gate.
+    Attend, "attend", args AttendArgs, views AttendViews {
+        args {
+            /// Dimensions.
+            dims: AttentionDims,
+        }
+        buffers {
+            step: read u32,
+            q: read bf16,
+            q_raw: read bf16,
+            keys: read bf16,
+            values: read bf16,
+            out: write bf16,
+        }
+        cost: |a, step| {
+            let mut cost = a.dims.cost(step);
+            cost.state_bytes -= 4.0 * a.dims.rows as f64 * a.dims.kv_width() as f64;
+            cost.activation_bytes = 6.0 * a.dims.rows as f64 * a.dims.q_width() as f64;
+            cost
+        },
+        tolerance: 8e-3,
+        reference: attend_reference,
+    }
+}
+
+fn attend_reference(v: AttendViews<'_>) {
+    let a = v.args.dims;
+    let (d, kv) = (a.head_dim as usize, a.kv_width());
+    for (at, out) in v.out.chunks_exact_mut(d).enumerate() {
+        let (t, head) = (at / a.heads as usize, at % a.heads as usize);
+        let visible = v.step[0] as usize + t + 1;
+        let column = head / a.queries_per_kv() * d;
+        let q = &v.q[at * d..][..d];
+        let row = |cache: &'_ [bf16], i: usize| -> Vec<f64> {
+            cache[i * kv + column..][..d].iter().map(|x| x.to_f64()).collect()
+        };
+        let scores: Vec<f64> = (0..visible)
+            .map(|i| row(v.keys, i).iter().zip(q).map(|(k, q)| k * q.to_f64()).sum::<f64>() * a.scale() as f64)
+            .collect();
+        let most = scores.iter().cloned().fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+        let mut sum = vec![0.0f64; d];
+        for (i, score) in scores.iter().enumerate() {
+            let weight = (score - most).exp() / total;
+            sum.iter_mut().zip(row(v.values, i)).for_each(|(s, x)| *s += weight * x);
+        }
+        let gate = &v.q_raw[(at * 2 + 1) * d..][..d];
+        for i in 0..d {
+            out[i] = bf16::from_f32(sum[i] as f32 * sigmoid(gate[i].to_f32()));
+        }
+    }
+}
+
+kernel! {
+    /// Decode: query/key preparation, cache write, attention and output gate of one token.
+    AttendStep, "attend_step", args AttendStepArgs, views AttendStepViews {
+        args {
+            /// Dimensions; one row.
+            dims: AttentionDims,
+        }
+        buffers {
+            step: read u32,
+            q_raw: read bf16,
+            k_raw: read bf16,
+            v_raw: read bf16,
+            q_gain: read f32,
+            k_gain: read f32,
+            inv_freq: read f32,
+            keys: update bf16,
+            values: update bf16,
+            out: write bf16,
+        }
+        cost: |a, step| {
+            let mut cost = a.dims.cost(step);
+            cost.weight_bytes = 8.0 * a.dims.head_dim as f64;
+            cost.activation_bytes = 6.0 * a.dims.q_width() as f64 + 4.0 * a.dims.kv_width() as f64;
+            cost
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let dims = v.args.dims;
+            let mut q = vec![bf16::ZERO; dims.q_width()];
+            qk_prep_reference(QkPrepViews {
+                args: QkPrepArgs { dims },
+                step: v.step, q_raw: v.q_raw, k_raw: v.k_raw, v_raw: v.v_raw,
+                q_gain: v.q_gain, k_gain: v.k_gain, inv_freq: v.inv_freq,
+                keys: &mut *v.keys, values: &mut *v.values, q: &mut q,
+            });
+            attend_reference(AttendViews {
+                args: AttendArgs { dims },
+                step: v.step, q: &q, q_raw: v.q_raw, keys: v.keys, values: v.values, out: v.out,
+            });
+        },
+    }
+}

@@ -1,0 +1,252 @@
+//! Norms and products with stored matrices.
+//!
+//! Rounding: activations are bf16 at kernel boundaries, everything inside is fp32; a fused kernel rounds where the
+//! kernels it stands for would, so that both forms agree bit for bit on a backend that shares their inner functions.
+
+use super::quant::HostMatrix;
+use super::*;
+use half::bf16;
+
+/// `x / rms(x) * gain`, rounded to bf16 once; the mean of squares is summed in f64.
+pub(super) fn norm_row(x: &[bf16], gain: &[f32], eps: f32) -> Vec<bf16> {
+    let square: f64 = x.iter().map(|v| v.to_f64().powi(2)).sum();
+    let scale = (1.0 / (square / x.len() as f64 + eps as f64).sqrt()) as f32;
+    x.iter().zip(gain).map(|(v, g)| bf16::from_f32(v.to_f32() * scale * g)).collect()
+}
+
+/// Row `n` of the matrix times `x`, summed in f64.
+pub(super) fn product_row(matrix: &HostMatrix<'_>, n: usize, x: &[bf16]) -> f32 {
+    let mut row = vec![0.0; matrix.cols];
+    matrix.dequantize_row(n, &mut row);
+    row.iter().zip(x).map(|(&w, v)| w as f64 * v.to_f64()).sum::<f64>() as f32
+}
+
+/// `x * sigmoid(x)` in fp32.
+pub(super) fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+/// `1 / (1 + exp(-x))` in fp32.
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+kernel! {
+    /// RMS norm of every row: `y[t] = x[t] / rms(x[t]) * gain`.
+    RmsNorm, "rms_norm", args RmsNormArgs, views RmsNormViews {
+        args {
+            /// Rows.
+            rows: u32,
+            /// Row length.
+            width: u32,
+            /// Epsilon.
+            eps: f32,
+        }
+        buffers {
+            x: read bf16,
+            gain: read f32,
+            y: write bf16,
+        }
+        cost: |a, _| Cost {
+            weight_bytes: 4.0 * a.width as f64,
+            activation_bytes: 4.0 * a.rows as f64 * a.width as f64,
+            flops: 4.0 * a.rows as f64 * a.width as f64,
+            ..Cost::default()
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let width = v.args.width as usize;
+            for (x, y) in v.x.chunks_exact(width).zip(v.y.chunks_exact_mut(width)) {
+                y.copy_from_slice(&norm_row(x, v.gain, v.args.eps));
+            }
+        },
+    }
+}
+
+kernel! {
+    /// Product of every row with a matrix: `y[t] = W * x[t]`.
+    MatMul, "matmul", args MatMulArgs, views MatMulViews {
+        args {
+            /// Rows of `x`.
+            rows: u32,
+            /// Inputs.
+            cols: u32,
+            /// Outputs.
+            outputs: u32,
+            /// Storage of the matrix.
+            format: PackedFormat,
+        }
+        buffers {
+            x: read bf16,
+            codes: read u8,
+            scales: read u8,
+            biases: read u8,
+            y: write bf16,
+        }
+        cost: matmul_cost,
+        tolerance: 8e-3,
+        reference: |v| {
+            let matrix = HostMatrix {
+                format: v.args.format.format(), cols: v.args.cols as usize,
+                codes: v.codes, scales: v.scales, biases: v.biases,
+            };
+            let rows = v.x.chunks_exact(v.args.cols as usize);
+            for (x, y) in rows.zip(v.y.chunks_exact_mut(v.args.outputs as usize)) {
+                y.iter_mut().enumerate().for_each(|(n, y)| *y = bf16::from_f32(product_row(&matrix, n, x)));
+            }
+        },
+    }
+}
+
+kernel! {
+    /// Product added to the residual stream: `h[t] += W * x[t]`, rounded once.
+    MatMulAdd, "matmul_add", args MatMulAddArgs, views MatMulAddViews {
+        args {
+            /// Rows of `x`.
+            rows: u32,
+            /// Inputs.
+            cols: u32,
+            /// Outputs.
+            outputs: u32,
+            /// Storage of the matrix.
+            format: PackedFormat,
+        }
+        buffers {
+            x: read bf16,
+            codes: read u8,
+            scales: read u8,
+            biases: read u8,
+            h: update bf16,
+        }
+        cost: |a, step| {
+            let mut cost = matmul_cost(bytemuck::cast(a), step);
+            cost.activation_bytes += 2.0 * a.rows as f64 * a.outputs as f64;
+            cost
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let matrix = HostMatrix {
+                format: v.args.format.format(), cols: v.args.cols as usize,
+                codes: v.codes, scales: v.scales, biases: v.biases,
+            };
+            let rows = v.x.chunks_exact(v.args.cols as usize);
+            for (x, h) in rows.zip(v.h.chunks_exact_mut(v.args.outputs as usize)) {
+                for (n, h) in h.iter_mut().enumerate() {
+                    *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, x));
+                }
+            }
+        },
+    }
+}
+
+fn matmul_cost(a: MatMulArgs, _: Step) -> Cost {
+    Cost {
+        weight_bytes: matrix_bytes(a.format, a.outputs, a.cols),
+        activation_bytes: 2.0 * a.rows as f64 * (a.cols + a.outputs) as f64,
+        flops: product_flops(a.rows, a.outputs, a.cols),
+        ..Cost::default()
+    }
+}
+
+kernel! {
+    /// Gated activation of two products of every row: `y[t] = silu(Wg * x[t]) * (Wu * x[t])`.
+    GateUp, "gate_up", args GateUpArgs, views GateUpViews {
+        args {
+            /// Rows of `x`.
+            rows: u32,
+            /// Inputs.
+            cols: u32,
+            /// Outputs.
+            outputs: u32,
+            /// Storage of the gate matrix.
+            gate_format: PackedFormat,
+            /// Storage of the up matrix.
+            up_format: PackedFormat,
+        }
+        buffers {
+            x: read bf16,
+            gate_codes: read u8,
+            gate_scales: read u8,
+            gate_biases: read u8,
+            up_codes: read u8,
+            up_scales: read u8,
+            up_biases: read u8,
+            y: write bf16,
+        }
+        cost: |a, _| Cost {
+            weight_bytes: matrix_bytes(a.gate_format, a.outputs, a.cols) + matrix_bytes(a.up_format, a.outputs, a.cols),
+            activation_bytes: 2.0 * a.rows as f64 * (a.cols + a.outputs) as f64,
+            flops: product_flops(a.rows, 2 * a.outputs, a.cols),
+            ..Cost::default()
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let cols = v.args.cols as usize;
+            let gate = HostMatrix {
+                format: v.args.gate_format.format(), cols,
+                codes: v.gate_codes, scales: v.gate_scales, biases: v.gate_biases,
+            };
+            let up = HostMatrix {
+                format: v.args.up_format.format(), cols,
+                codes: v.up_codes, scales: v.up_scales, biases: v.up_biases,
+            };
+            for (x, y) in v.x.chunks_exact(cols).zip(v.y.chunks_exact_mut(v.args.outputs as usize)) {
+                for (n, y) in y.iter_mut().enumerate() {
+                    *y = bf16::from_f32(silu(product_row(&gate, n, x)) * product_row(&up, n, x));
+                }
+            }
+        },
+    }
+}
+
+kernel! {
+    /// Decode: up to four products of one normed row, `y_i = W_i * norm(h)`. An unused matrix has 0 outputs.
+    Project, "project", args ProjectArgs, views ProjectViews {
+        args {
+            /// Model width.
+            width: u32,
+            /// Outputs of each matrix.
+            outputs: [u32; 4],
+            /// Storage of each matrix.
+            formats: [PackedFormat; 4],
+            /// Epsilon of the norm.
+            eps: f32,
+        }
+        buffers {
+            h: read bf16,
+            gain: read f32,
+            codes0: read u8, scales0: read u8, biases0: read u8,
+            codes1: read u8, scales1: read u8, biases1: read u8,
+            codes2: read u8, scales2: read u8, biases2: read u8,
+            codes3: read u8, scales3: read u8, biases3: read u8,
+            y0: write bf16,
+            y1: write bf16,
+            y2: write bf16,
+            y3: write bf16,
+        }
+        cost: |a, _| {
+            let outputs: u32 = a.outputs.iter().sum();
+            Cost {
+                weight_bytes: 4.0 * a.width as f64
+                    + (0..4).map(|i| matrix_bytes(a.formats[i], a.outputs[i], a.width)).sum::<f64>(),
+                activation_bytes: 2.0 * (a.width + outputs) as f64,
+                flops: product_flops(1, outputs, a.width),
+                ..Cost::default()
+            }
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let x = norm_row(v.h, v.gain, v.args.eps);
+            let sources = [
+                (v.codes0, v.scales0, v.biases0), (v.codes1, v.scales1, v.biases1),
+                (v.codes2, v.scales2, v.biases2), (v.codes3, v.scales3, v.biases3),
+            ];
+            for (i, y) in [v.y0, v.y1, v.y2, v.y3].into_iter().enumerate() {
+                let (codes, scales, biases) = sources[i];
+                let format = v.args.formats[i].format();
+                let matrix = HostMatrix { format, cols: v.args.width as usize, codes, scales, biases };
+                y.iter_mut().enumerate().for_each(|(n, y)| *y = bf16::from_f32(product_row(&matrix, n, &x)));
+            }
+        },
+    }
+}

@@ -1,0 +1,195 @@
+//! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends.
+
+use super::{LayerBuffers, MixerBuffers, Model};
+use crate::kernel::*;
+use crate::plan::{Plan, Slot};
+
+impl Model {
+    /// The plan that extends a session by one token and computes its logits.
+    ///
+    /// With `arg_max` the plan also picks the most likely token and writes it where the next step reads its input.
+    pub fn decode(&self, arg_max: bool) -> Plan {
+        let mut plan = Plan::default();
+        self.embed_rows(&mut plan, 1);
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerBuffers::Delta { .. } => self.decode_delta(&mut plan, layer),
+                MixerBuffers::Attention { .. } => self.decode_attention(&mut plan, layer),
+            }
+            self.decode_moe(&mut plan, layer);
+        }
+        self.head(&mut plan, 0);
+        if arg_max {
+            plan.push(ArgMax {
+                args: ArgMaxArgs { vocab: self.shape.vocab as u32 },
+                logits: self.scratch.logits,
+                token: self.scratch.tokens.first(4),
+            });
+        }
+        plan
+    }
+
+    fn project(&self, plan: &mut Plan, gain: Slot, parts: [Option<(&MatrixSlots, Slot)>; 4]) {
+        let h = self.hidden(self.scratch.h, 1);
+        let none = (h.first(0), PackedFormat(0));
+        let codes = parts.map(|p| p.map_or(none.0, |(m, _)| m.codes));
+        let scales = parts.map(|p| p.map_or(none.0, |(m, _)| m.scales));
+        let biases = parts.map(|p| p.map_or(none.0, |(m, _)| m.biases));
+        let y = parts.map(|p| p.map_or(none.0, |(m, y)| y.first(2 * m.rows as usize)));
+        plan.push(Project {
+            args: ProjectArgs {
+                width: self.shape.hidden as u32,
+                outputs: parts.map(|p| p.map_or(0, |(m, _)| m.rows)),
+                formats: parts.map(|p| p.map_or(none.1, |(m, _)| m.format)),
+                eps: self.shape.rms_eps,
+            },
+            h,
+            gain,
+            codes0: codes[0],
+            scales0: scales[0],
+            biases0: biases[0],
+            codes1: codes[1],
+            scales1: scales[1],
+            biases1: biases[1],
+            codes2: codes[2],
+            scales2: scales[2],
+            biases2: biases[2],
+            codes3: codes[3],
+            scales3: scales[3],
+            biases3: biases[3],
+            y0: y[0],
+            y1: y[1],
+            y2: y[2],
+            y3: y[3],
+        });
+    }
+
+    fn decode_delta(&self, plan: &mut Plan, layer: &LayerBuffers) {
+        let MixerBuffers::Delta { qkv, z, a, b, taps, a_log, dt_bias, norm, out, window, state } = &layer.mixer else {
+            unreachable!("called for delta layers only")
+        };
+        let (s, dims) = (&self.scratch, self.delta_dims(1));
+        let parts = [Some((qkv, s.qkv)), Some((z, s.z)), Some((a, s.a)), Some((b, s.b))];
+        self.project(plan, layer.input_norm, parts);
+        let mixed = s.mixed.first(2 * dims.values_width());
+        plan.push(DeltaStep {
+            args: DeltaStepArgs { dims },
+            step: s.step,
+            qkv: s.qkv.first(2 * dims.channels()),
+            z: s.z.first(2 * dims.values_width()),
+            a: s.a.first(2 * dims.value_heads as usize),
+            b: s.b.first(2 * dims.value_heads as usize),
+            taps: *taps,
+            a_log: *a_log,
+            dt_bias: *dt_bias,
+            gain: *norm,
+            window: *window,
+            state: *state,
+            out: mixed,
+        });
+        self.product_add(plan, mixed, out, 1);
+    }
+
+    fn decode_attention(&self, plan: &mut Plan, layer: &LayerBuffers) {
+        let MixerBuffers::Attention { q, k, v, o, q_norm, k_norm, keys, values } = &layer.mixer else {
+            unreachable!("called for attention layers only")
+        };
+        let (s, dims) = (&self.scratch, self.attention_dims(1));
+        let parts = [Some((q, s.q_raw)), Some((k, s.k_raw)), Some((v, s.v_raw)), None];
+        self.project(plan, layer.input_norm, parts);
+        let mixed = s.mixed.first(2 * dims.q_width());
+        plan.push(AttendStep {
+            args: AttendStepArgs { dims },
+            step: s.step,
+            q_raw: s.q_raw.first(4 * dims.q_width()),
+            k_raw: s.k_raw.first(2 * dims.kv_width()),
+            v_raw: s.v_raw.first(2 * dims.kv_width()),
+            q_gain: *q_norm,
+            k_gain: *k_norm,
+            inv_freq: self.inv_freq,
+            keys: *keys,
+            values: *values,
+            out: mixed,
+        });
+        self.product_add(plan, mixed, o, 1);
+    }
+
+    fn decode_moe(&self, plan: &mut Plan, layer: &LayerBuffers) {
+        let (s, dims, h) = (&self.scratch, self.moe_dims(1), self.hidden(self.scratch.h, 1));
+        let k = dims.top_k as usize;
+        let (logits, shared) = (s.router_logits.first(4 * dims.experts as usize), s.shared.first(4));
+        let (experts, scores) = (s.experts.first(4 * k), s.scores.first(4 * k));
+        let act = s.act.first(2 * k * dims.expert_width as usize);
+        let shared_act = s.shared_act.first(2 * dims.shared_width as usize);
+        let (router, scale) = (&layer.router, &layer.shared_scale);
+        plan.push(RouterStep {
+            args: RouterStepArgs { dims, router_format: router.format, shared_format: scale.format },
+            h,
+            gain: layer.post_norm,
+            router_codes: router.codes,
+            router_scales: router.scales,
+            router_biases: router.biases,
+            shared_codes: scale.codes,
+            shared_scales: scale.scales,
+            shared_biases: scale.biases,
+            logits,
+            shared,
+        });
+        let (gate, up, shared_gate, shared_up) = (&layer.gate, &layer.up, &layer.shared_gate, &layer.shared_up);
+        plan.push(ExpertsGateUpStep {
+            args: ExpertsGateUpStepArgs {
+                dims,
+                gate_format: gate.format,
+                up_format: up.format,
+                shared_gate_format: shared_gate.format,
+                shared_up_format: shared_up.format,
+                stride_rows: gate.expert_stride_rows,
+            },
+            h,
+            gain: layer.post_norm,
+            logits,
+            gate_codes: gate.codes,
+            gate_scales: gate.scales,
+            gate_biases: gate.biases,
+            up_codes: up.codes,
+            up_scales: up.scales,
+            up_biases: up.biases,
+            shared_gate_codes: shared_gate.codes,
+            shared_gate_scales: shared_gate.scales,
+            shared_gate_biases: shared_gate.biases,
+            shared_up_codes: shared_up.codes,
+            shared_up_scales: shared_up.scales,
+            shared_up_biases: shared_up.biases,
+            experts,
+            scores,
+            act,
+            shared_act,
+        });
+        self.experts_down(plan, layer, [act, shared_act, experts, scores, shared]);
+    }
+
+    fn experts_down(&self, plan: &mut Plan, layer: &LayerBuffers, inputs: [Slot; 5]) {
+        let [act, shared_act, experts, scores, shared] = inputs;
+        let (down, shared_down) = (&layer.down, &layer.shared_down);
+        plan.push(ExpertsDownStep {
+            args: ExpertsDownStepArgs {
+                dims: self.moe_dims(1),
+                format: down.format,
+                shared_format: shared_down.format,
+                stride_rows: down.expert_stride_rows,
+            },
+            act,
+            shared_act,
+            experts,
+            scores,
+            shared,
+            codes: down.codes,
+            scales: down.scales,
+            biases: down.biases,
+            shared_codes: shared_down.codes,
+            shared_scales: shared_down.scales,
+            shared_biases: shared_down.biases,
+            h: self.hidden(self.scratch.h, 1),
+        });
+    }
+}

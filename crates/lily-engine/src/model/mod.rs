@@ -1,0 +1,85 @@
+//! The model, written once: functions that append dispatches to a plan.
+//!
+//! [`Model`] names every buffer of a model on a device (weights, session state, scratch) and builds the plan of a
+//! prefill chunk ([`prefill`]) and of a decode step ([`decode`]). It decides nothing at run time and touches no data.
+
+mod buffers;
+mod decode;
+mod prefill;
+
+pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
+
+use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims};
+use crate::plan::{BufferTable, Slot};
+use crate::shape::Shape;
+use crate::weights::Weights;
+
+/// A model's buffers, from which its plans are built.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Dimensions.
+    pub shape: Shape,
+    /// Longest prefill chunk, in tokens.
+    pub chunk_tokens: usize,
+    /// Longest context, in tokens.
+    pub context_tokens: usize,
+    /// Every buffer.
+    pub table: BufferTable,
+    /// Buffers of each layer.
+    pub layers: Vec<LayerBuffers>,
+    /// Embedding.
+    pub embed: MatrixSlots,
+    /// Gain of the last norm.
+    pub final_norm: Slot,
+    /// Head.
+    pub head: MatrixSlots,
+    /// Rotary frequencies, fp32 `[rotary_dim / 2]`.
+    pub inv_freq: Slot,
+    /// Activations and step inputs.
+    pub scratch: Scratch,
+}
+
+impl Model {
+    /// Names the buffers of `weights` for chunks of up to `chunk_tokens` and contexts of up to `context_tokens`.
+    pub fn new(weights: &Weights, chunk_tokens: usize, context_tokens: usize) -> Self {
+        buffers::build(weights, chunk_tokens, context_tokens)
+    }
+
+    fn delta_dims(&self, rows: usize) -> DeltaDims {
+        let d = self.shape.delta;
+        DeltaDims {
+            rows: rows as u32,
+            key_heads: d.key_heads as u32,
+            value_heads: d.value_heads as u32,
+            key_dim: d.key_dim as u32,
+            value_dim: d.value_dim as u32,
+            conv_width: d.conv_width as u32,
+            eps: self.shape.rms_eps,
+        }
+    }
+
+    fn attention_dims(&self, rows: usize) -> AttentionDims {
+        let a = self.shape.attention;
+        AttentionDims {
+            rows: rows as u32,
+            heads: a.heads as u32,
+            kv_heads: a.kv_heads as u32,
+            head_dim: a.head_dim as u32,
+            rotary_dim: a.rotary_dim as u32,
+            eps: self.shape.rms_eps,
+        }
+    }
+
+    fn moe_dims(&self, rows: usize) -> MoeDims {
+        let m = self.shape.moe;
+        MoeDims {
+            rows: rows as u32,
+            width: self.shape.hidden as u32,
+            experts: m.experts as u32,
+            top_k: m.top_k as u32,
+            expert_width: m.expert_width as u32,
+            shared_width: m.shared_width as u32,
+            eps: self.shape.rms_eps,
+        }
+    }
+}
