@@ -1,12 +1,13 @@
 """Tool use: schemas with varied names, requests, the right call, tool results
 and the answer drawn from them. Held-out items use function names, parameter
 names, values and phrasings that training never shows."""
-from facts import COUNTRIES
-from grammar import expand, is_held
+from facts import COUNTRIES, DEFINITIONS
+from grammar import expand, is_held, loosen
 
 _FIRST = "Anna Tom Maria John Peter Lisa Sam Kate Paul Nina Omar Lena Ivan Sara Ben Mia Leo Emma Max Ella Hugo Ruth Carl Zoe Adam Nora Finn Ida Otto Vera Luis Rosa Amir Yuki Chen Priya Raj Dana Eric Jane".split()
 _NOUN = """apple book lamp chair house river garden cat dog window bottle letter train bicycle camera guitar castle forest engine mirror pencil rocket shirt table umbrella violin wagon yacht zebra bridge candle
 dragon eagle flower glove hammer island jacket kettle lemon mountain needle orange piano queen rabbit ship tower village wheel planet stone cloud star bread coffee tea cake cheese""".split()
+_NOUN = sorted(set(_NOUN) | set(DEFINITIONS))
 _ADJ = "red blue green old new small big fast quiet bright dark golden silver cheap heavy light warm cold round happy lucky secret broken fresh sweet wild".split()
 _SYL = "ba be bo da de do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa pe po ra re ri ro sa se so ta te to va vi za zo".split()
 
@@ -15,7 +16,13 @@ class Values:
     """Random argument values. Held-out words are never drawn for training."""
 
     def __init__(self, c):
-        self.r, self.held = c.rng, c.held
+        self.r, self.held, self._pair = c.rng, c.held, None
+
+    def unit_pair(self):
+        """Two different units of one kind, the same pair for one request."""
+        if self._pair is None:
+            self._pair = self.r.choice(UNIT_PAIRS)
+        return self._pair
 
     def _from(self, values, tag):
         while True:
@@ -72,8 +79,18 @@ class Values:
         return self.r.choice(["", "docs/", "src/", "notes/", "/tmp/", "data/"]) + self.r.choice([self.noun(), self.made_up()]) + self.r.choice([".txt", ".md", ".csv", ".py", ".json"])
 
 
+def made_up_name(v):
+    """A function or parameter name that means nothing: it can only be copied."""
+    r = v.r
+    a, b = v.made_up(), r.choice([v.made_up(), v.noun()])
+    verb = r.choice("get do run call make find use start fetch open ask tell new".split())
+    return r.choice([a, f"{verb}_{a}", f"{a}_{b}", f"{v.noun()}_{b}", a + b.capitalize(), verb + a.capitalize(), f"{a}{r.randint(1, 99)}", f"{verb}_{v.noun()}_{b}"])
+
+
 STRING, INT, NUM, BOOL = "string", "integer", "number", "boolean"
-UNITS = "km miles metres feet inches cm kg pounds grams ounces litres gallons celsius fahrenheit hours minutes seconds days".split()
+LENGTHS, WEIGHTS = "km miles metres feet inches cm".split(), "kg pounds grams ounces".split()
+VOLUMES, TIMES, HEAT = "litres gallons".split(), "hours minutes seconds days".split(), "celsius fahrenheit".split()
+UNIT_PAIRS = [(a, b) for kind in (LENGTHS, WEIGHTS, VOLUMES, TIMES, HEAT) for a in kind for b in kind if a != b]
 LANGS = "French German Spanish Italian Polish Japanese Chinese Arabic Dutch Greek".split()
 
 
@@ -121,8 +138,8 @@ KINDS = {
                      ["[Send|Text|Write] {p} the message \"{t}\".", "[Send|Write] a message to {p}: {t}", "[Tell|Text|Message] {p}: {t}", "Send \"{t}\" to {p}.", "Message {p} saying {t}", "[Can|Could] you [text|tell] {p} \"{t}\"?"], ["Let {p} know: {t}", "Please write to {p} \"{t}\"."],
                      (lambda v, a: {"status": "sent"}, "The message to {p} is sent.", ["{p}"])),
     "convert": _kind("convert convert_units unit_converter convert_unit units", "change_units transform_units", "Convert [a value|a number] from one unit to another.",
-                     [_p("n", "value amount number quantity", "magnitude", NUM, "[The value|Amount to convert]", Values.number), _p("f", "from_unit from source_unit unit_from", "start_unit", STRING, "[Unit of the value|Unit to convert from]", lambda v: v.r.choice(UNITS[::2])),
-                      _p("g", "to_unit to target_unit unit_to", "goal_unit", STRING, "[Wanted unit|Unit to convert to]", lambda v: v.r.choice(UNITS[1::2]))],
+                     [_p("n", "value amount number quantity", "magnitude", NUM, "[The value|Amount to convert]", Values.number), _p("f", "from_unit from source_unit unit_from", "start_unit", STRING, "[Unit of the value|Unit to convert from]", lambda v: v.unit_pair()[0]),
+                      _p("g", "to_unit to target_unit unit_to", "goal_unit", STRING, "[Wanted unit|Unit to convert to]", lambda v: v.unit_pair()[1])],
                      ["[Convert|Change] {n} {f} [to|into] {g}.", "How many {g} [are|is] {n} {f}?", "[What is|What's] {n} {f} in {g}?", "{n} {f} [in|to] {g}", "{n} {f} is how many {g}?"], ["Express {n} {f} in {g}.", "Tell me {n} {f} as {g}."],
                      (lambda v, a: {"result": v.r.randint(1, 9999)}, "{n} {f} is {result} {g}.", ["{result} {g}"])),
     "music": _kind("play_music play play_song music_player start_music", "put_on_song run_music", "Play [a song|music|a track].",
@@ -186,15 +203,18 @@ def build(c, kind=None):
     name = kind or (r.choice(list(KINDS)) if r.random() < 0.72 else "generic")
     k = _generic(c) if name == "generic" else KINDS[name]
     held = c.held and r.random() < 0.7
-    fname = r.choice(k["held_names"] if held else k["names"])
+    strange = not c.held and r.random() < 0.4
+    fname = made_up_name(Values(c)) if strange and r.random() < 0.8 else r.choice(k["held_names"] if held else k["names"])
     params, props, required = [], {}, []
     for p in k["params"]:
         pool = [n for n in (p["held"] if held and r.random() < 0.6 else p["names"]) if n not in props]
         if not pool:
             pool = [p["slot"] + "_value"]
-        pname = r.choice(pool)
+        pname = made_up_name(Values(c)) if strange and r.random() < 0.6 else r.choice(pool)
+        if pname in props:
+            pname += "2"
         schema = {"type": p["kind"]}
-        if r.random() < 0.85:
+        if strange or r.random() < 0.85:
             schema["description"] = expand(p["text"], r) + r.choice(["", "."])
         if "enum" in p:
             schema["enum"] = p["enum"]
@@ -202,7 +222,7 @@ def build(c, kind=None):
         required.append(pname)
         params.append((p, pname))
     function = {"name": fname}
-    if r.random() < 0.93:
+    if strange or r.random() < 0.93:
         function["description"] = expand(k["text"], r)
     function["parameters"] = {"type": "object", "properties": props, "required": required}
     return dict(kind=name, spec=k, params=params, schema={"type": "function", "function": function}, name=fname)
@@ -219,6 +239,8 @@ def request(c, tool):
     if tool["kind"] == "light":
         shown["onoff"] = "on" if slots["b"] else "off"
     template = expand(c.rng.choice(tool["spec"]["held"] if c.held else tool["spec"]["train"]), c.rng)
+    if not c.held and c.rng.random() < 0.1:
+        template = loosen(template, c.rng)
     text = template.format(**shown)
     return text[0].upper() + text[1:] if template[0] != "{" else text, arguments, shown
 

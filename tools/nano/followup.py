@@ -4,10 +4,12 @@ import qa
 from facts import COUNTRIES, DAYS, DEFINITIONS, MONTHS, OPPOSITES, SPELL_WORDS, with_article
 from qa import cap, item
 
-AND_OF = ["[And|and] of {x}?", "[And|What about|How about|And what about] {x}?", "[And|] {x}?", "And [the capital|that] of {x}?", "The same for {x}[.|?]", "[OK|Thanks|Good|Great], and {x}?", "And for {x}, please?",
+AND_OF = ["Also [of |for |]{x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "And if it is {x}?", "Please also {x}.",
+    "[And|and] of {x}?", "[And|What about|How about|And what about] {x}?", "[And|] {x}?", "And [the capital|that] of {x}?", "The same for {x}[.|?]", "[OK|Thanks|Good|Great], and {x}?", "And for {x}, please?",
           "[What|How] about the [one|capital] of {x}?", "And what is it for {x}?", "Now {x}."]
 AND_OF_HELD = ["And for {x}?", "Next one: {x}?", "And how about that of {x}?", "I also need {x}.", "Do the same for {x}."]
-WORD = ["[And|What about|How about|And what about] {x}?", "[And|Now] {x}[?|.]", "[OK|Thanks|Good|Great], and {x}?", "The same for {x}[.|?]", "And the word {x}?"]
+WORD = ["Also {x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "Please also {x}.", "[What|How] is it [for|with] {x}?", "{x}?",
+    "[And|What about|How about|And what about] {x}?", "[And|Now] {x}[?|.]", "[OK|Thanks|Good|Great], and {x}?", "The same for {x}[.|?]", "And the word {x}?"]
 WORD_HELD = ["Next: {x}?", "I also need {x}.", "Do the same for {x}.", "And then {x}?"]
 
 
@@ -64,9 +66,9 @@ def _arith_chain(c):
     first = item("addition", c.rng.choice(["What is {e}?", "{e}", "Calculate {e}."]).format(e=c.rng.choice(qa.OP_WORDS[op]).format(a=a, b=b)), answer, think, [])
     answer, think = qa.worked(op2, x, y)
     if op2 == "+":
-        t = c.say(["[And|Now|Then] plus {y}[?|.]", "[Now|Then] add {y}[ to it| to that|].", "And [that|the result|it] plus {y}?", "Plus {y}?", "Add {y}."], ["What if I add {y}?", "Increase it by {y}.", "And {y} more?"], y=y)
+        t = c.say(["[Take|Make it|And] {y} on top[.|?]", "[Add|And] another {y}[.|?]", "What is that plus {y}?", "With {y} added?", "What do I get with {y} added?", "[And|Now|Then] plus {y}[?|.]", "[Now|Then] add {y}[ to it| to that|].", "And [that|the result|it] plus {y}?", "Plus {y}?", "Add {y}."], ["What if I add {y}?", "Increase it by {y}.", "And {y} more?"], y=y)
     else:
-        t = c.say(["[And|Now|Then] minus {y}[?|.]", "[Now|Then] subtract {y}[ from it| from that|].", "And [that|the result|it] minus {y}?", "Minus {y}?", "Subtract {y}."], ["What if I subtract {y}?", "Reduce it by {y}.", "And {y} less?"], y=y)
+        t = c.say(["Take [away |off ]{y}[.|?]", "[Remove|Drop] {y}[.|?]", "What is that minus {y}?", "With {y} taken away?", "What do I get without {y}?", "[And|Now|Then] minus {y}[?|.]", "[Now|Then] subtract {y}[ from it| from that|].", "And [that|the result|it] minus {y}?", "Minus {y}?", "Subtract {y}."], ["What if I subtract {y}?", "Reduce it by {y}.", "And {y} less?"], y=y)
     return first, item("chain", "", answer, f"The last result is {x}. {think}", [f"= {qa.result(op2, x, y)}"]), t
 
 
@@ -107,7 +109,7 @@ def _neighbour(c):
         return qa.neighbour(c, a), qa.neighbour(c, b, step), t
     first = qa.neighbour(c, a)
     got = first["any_of"][0]
-    t = c.say(["[And|] the one {s} that?", "[And|] {s} that?", "And what comes {s} that?", "And {s} {x}?"], ["Which one is {s} that one?", "And what is {s} it?"], s=side, x=got)
+    t = c.say(["[And|] the one {s} that?", "[And|] {s} that?", "And what comes {s} that?", "[Then|Now] the one {s} it.", "What is the one {s} {x}?", "{s} this one?", "And {s} {x}?"], ["Which one is {s} that one?", "And what is {s} it?"], s=side, x=got)
     return first, qa.neighbour(c, got, step), t
 
 

@@ -106,23 +106,23 @@ def training_case(c):
     r = c.rng
     noise = lambda text, rng: typo(noisy(text, rng), rng) if rng.random() < 0.02 else noisy(text, rng)
     k, thinking, tools = r.random(), r.random() < 0.25, None
-    if k < 0.55:
+    if k < 0.50:
         it = one_qa(c)
         messages = [user(noise(it["user"], r))]
         if r.random() < 0.10:
             other = one_qa(c)
             messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.70:
+    elif k < 0.65:
         messages, it = two_turn_messages(c, noise)
         if r.random() < 0.15:
             other = one_qa(c)
             messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.75:
+    elif k < 0.71:
         it = without_sums(c)
         messages, tools = [user(noise(it["user"], r))], [t["schema"] for t in calls.toolbox(c, calls.build(c))]
     else:
         messages, tools, tool, call, shown = call_item(c, noise)
-        if k < 0.92:
+        if k < 0.91:
             if r.random() < 0.08:
                 other = without_sums(c)
                 messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages

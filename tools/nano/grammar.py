@@ -26,6 +26,21 @@ def normal(text):
     return " ".join(re.sub(r"[^a-z0-9+*/-]+", " ", text.lower()).split())
 
 
+_SMALL = set("the is a an of you me please tell can could i to that does do there are give need want know for in what".split())
+_FILLER = "well,just,really,exactly,maybe,actually,kindly,now,here,again,quickly,simply,then,also,right".split(",")
+
+
+def loosen(template, rng):
+    """Drops a small word or puts in a filler, so that phrasings vary beyond the lists."""
+    words = template.split(" ")
+    small = [i for i, w in enumerate(words) if w.lower() in _SMALL]
+    if small and len(words) > 2 and rng.random() < 0.6:
+        del words[rng.choice(small)]
+    else:
+        words.insert(rng.randint(0, len(words) - 1), rng.choice(_FILLER))
+    return " ".join(words)
+
+
 class Ctx:
     """Where an item is drawn for: `held` picks held-out templates and values."""
 
@@ -33,8 +48,10 @@ class Ctx:
         self.rng, self.held = rng, held
 
     def say(self, train, held, **slots):
-        template = self.rng.choice(held if self.held else train)
-        return expand(template, self.rng).format(**slots)
+        template = expand(self.rng.choice(held if self.held else train), self.rng)
+        if not self.held and self.rng.random() < 0.16:
+            template = loosen(template, self.rng)
+        return template.format(**slots)
 
 
 _BEFORE = ["Please tell me: ", "Hi! ", "Hello, ", "Hey, ", "Quick question: ", "Question: ", "Hi there. ", "OK, ", "So, ",

@@ -14,7 +14,8 @@ def cap(text):
 
 
 # ---- countries -------------------------------------------------------------
-CAPITAL = ["[What is|What's|Tell me|Name|Give me|State|Do you know] the capital of {x}?", "[What|Which] city is the capital of {x}?",
+CAPITAL = ["[Do you remember|Can you recall|I forgot] the capital of {x}[.|?]", "The main city of {x}, the capital, is?", "[Say|Write] the name of the capital of {x}.", "{x} capital city", "[Is|Isn't] there a capital in {x}? Which?",
+    "[What is|What's|Tell me|Name|Give me|State|Do you know] the capital of {x}?", "[What|Which] city is the capital of {x}?",
            "[Can|Could] you [tell me|name|give me] the capital [city |]of {x}?", "[What is|What's|Name] {x}'s capital [city|]?",
            "Capital of {x}?", "The capital of {x} is?", "{x}: capital?", "The capital [city |]of {x}, please.", "[What is|What's] the capital city of {x}?",
            "I [want|need] to know the capital of {x}.", "{x} has which capital?", "{x}'s capital?", "Which city serves as the capital of {x}?",
@@ -23,13 +24,15 @@ CAPITAL = ["[What is|What's|Tell me|Name|Give me|State|Do you know] the capital 
 CAPITAL_HELD = ["Any idea what the capital of {x} is?", "Which town is capital of {x}?", "I would like to hear the capital of {x}.",
                 "For a quiz: the capital of {x}?", "Could you remind me what {x}'s capital is called?", "Let me know the capital city of {x}.",
                 "{x}, what is its capital?"]
-REVERSE = ["[Which|What] country has the capital {y}?", "{y} is the capital of [which|what] country?", "[What|Which] country is {y} the capital of?",
+REVERSE = ["[Guess|Say|Name] the country: its capital is {y}.", "{y} - [which|what] country is that the capital of?", "A country with the capital {y}?", "[I look|I am looking] for the country whose capital is {y}.",
+    "[Which|What] country has the capital {y}?", "{y} is the capital of [which|what] country?", "[What|Which] country is {y} the capital of?",
            "{y} is the capital of?", "Of which country is {y} the capital?", "[What|Which] country's capital is {y}?", "{y} is the capital city of which [country|nation]?",
            "Name the country whose capital is {y}.", "Which [country|nation] has {y} as its capital?", "Tell me the country with the capital {y}.",
            "To which country does the capital {y} belong?"]
 REVERSE_HELD = ["What nation has its capital in {y}?", "{y} serves as capital for which country?", "Do you know whose capital {y} is?",
                 "Tell me which country {y} is the capital of."]
-CONTINENT = ["[Which|What] continent is {x} [in|on]?", "[On|In] [which|what] continent [is|lies] {x}?", "[Where is|Where's] {x}?", "{x} is [in|on] [which|what] continent?",
+CONTINENT = ["[Say|Find] the continent [of|for] {x}.", "{x}: continent?", "Is {x} in Africa, Asia, Europe or somewhere else?", "[On|In] which part of the globe is {x}?", "Which continent has {x}?",
+    "[Which|What] continent is {x} [in|on]?", "[On|In] [which|what] continent [is|lies] {x}?", "[Where is|Where's] {x}?", "{x} is [in|on] [which|what] continent?",
              "[Tell me|Name|What is] the continent of {x}.", "Where in the world is {x}?", "Continent of {x}?", "[To which|To what] continent does {x} belong?",
              "[In which|In what] part of the world is {x}?"]
 CONTINENT_HELD = ["Where can I find {x}?", "{x} belongs to which continent?", "Do you know which continent {x} is part of?", "Which continent does {x} lie on?"]
@@ -159,15 +162,16 @@ def tables(c):
 
 OP_WORDS = {"+": ["{a} + {b}", "{a}+{b}", "{a} plus {b}", "{a} and {b} added"], "-": ["{a} - {b}", "{a}-{b}", "{a} minus {b}", "{a} take away {b}"],
             "x": ["{a} x {b}", "{a} * {b}", "{a}*{b}", "{a} times {b}", "{a} multiplied by {b}"]}
-ARITH = ["[What is|What's|Calculate|Compute|How much is|Tell me|Work out|Solve|Find] {e}?", "{e}", "{e} =", "{e} = ?", "{e} is [what|how much]?",
+ARITH = ["[Say|Write|Show] the result of {e}.", "[I want|Please give me|Just tell me] {e}.", "How much [do we get|would be|will be] {e}?", "[Quick|Easy] sum: {e}", "My homework: {e}", "{e}, what is the result?", "[Check|Answer] this: {e}",
+    "[What is|What's|Calculate|Compute|How much is|Tell me|Work out|Solve|Find] {e}?", "{e}", "{e} =", "{e} = ?", "{e} is [what|how much]?",
          "[Can|Could] you [compute|calculate|work out|solve] {e}?", "[Please |]calculate {e}.", "What do you get for {e}?", "What does {e} [equal|make|give]?",
          "What is the [result|value|answer] of {e}?", "How much does {e} make?", "[Give me|I need] the result of {e}.", "{e} equals?"]
 ARITH_HELD = ["What comes out of {e}?", "Do the maths: {e}", "Could you tell me how much {e} is?", "I need to know what {e} is.", "Evaluate {e}."]
-OP_LONG = {"+": ["Add {a} and {b}.", "[What is|What's] the sum of {a} and {b}?", "Add {b} to {a}.", "I have {a} apples and get {b} more. How many do I have?",
+OP_LONG = {"+": ["{a} birds and {b} more birds: how many birds?", "Put {a} and {b} together.", "Add {a} and {b}.", "[What is|What's] the sum of {a} and {b}?", "Add {b} to {a}.", "I have {a} apples and get {b} more. How many do I have?",
                  "Sum of {a} and {b}?"],
-           "-": ["Subtract {b} from {a}.", "[What is|What's] the difference between {a} and {b}?", "Take {b} away from {a}.",
+           "-": ["{a} cakes, {b} are eaten. How many remain?", "Remove {b} from {a}.", "By how much is {a} more than {b}?", "Subtract {b} from {a}.", "[What is|What's] the difference between {a} and {b}?", "Take {b} away from {a}.",
                  "I have {a} coins and spend {b}. How many are left?"],
-           "x": ["Multiply {a} by {b}.", "[What is|What's] the product of {a} and {b}?", "Multiply {a} and {b}.", "There are {a} boxes with {b} pens each. How many pens?"]}
+           "x": ["{a} rows of {b} chairs: how many chairs?", "What is {a} taken {b} times?", "Multiply {a} by {b}.", "[What is|What's] the product of {a} and {b}?", "Multiply {a} and {b}.", "There are {a} boxes with {b} pens each. How many pens?"]}
 OP_LONG_HELD = {"+": ["Find the sum of {a} and {b}.", "If I have {a} eggs and buy {b} more, how many eggs do I have?"],
                 "-": ["How much is left when {b} is taken from {a}?", "From {a} subtract {b}."],
                 "x": ["How many is {a} groups of {b}?", "Find the product of {a} and {b}."]}
@@ -187,7 +191,8 @@ def arithmetic(c, op=None, three_digits=None):
 
 
 # ---- words -----------------------------------------------------------------
-DEFINE = ["[What is|What's|Define|Explain|Describe] {aw}?", "[What does|What does the word] \"{w}\" mean?", "[What is|What's] the [meaning|definition] of {w}?", "Define {w}.",
+DEFINE = ["[What|So what] would you call {aw}[, in a few words|]?", "In [a few|simple|other] words, what is {aw}?", "What do people mean [by|with|when they say] {w}?", "[I wonder|I do not know|I am not sure] what {aw} is.", "[Give|Write] a short [explanation|description] of {aw}.", "The word {w} means what?", "[Which|What] thing is called {w}?", "{aw} is what?", "Can you describe {aw}?", "[Help me understand|I want to understand] the word {w}.", "What is {aw} [used for|good for|exactly|really]?",
+    "[What is|What's|Define|Explain|Describe] {aw}?", "[What does|What does the word] \"{w}\" mean?", "[What is|What's] the [meaning|definition] of {w}?", "Define {w}.",
           "Define the word [{w}|\"{w}\"].", "[Can|Could] you [explain|define|tell me] what {aw} is?", "Tell me what {aw} is.", "Explain the word {w}.", "{w}: meaning?",
           "Meaning of {w}?", "What do you mean by {w}?", "I don't know the word {w}.", "Definition of {w}?", "What does {w} mean?", "[What exactly is|So what is] {aw}?",
           "Explain {w} [to a child|in simple words|in one sentence].", "Give me [a|the] definition [of|for] {w}.", "What kind of thing is {aw}?"]
@@ -206,7 +211,8 @@ def definition(c, word=None):
     return item("definition", user, f"{cap(aw)} {verb} {d}.", f"The word is {w}. It means {d}.", [bare])
 
 
-OPPOSITE = ["[What is|What's|Tell me|Name|Give me] the opposite of {w}?", "Opposite of {w}?", "The opposite of {w} is?", "[Which|What] word is the opposite of {w}?",
+OPPOSITE = ["[If something|When something] is not {w}, what is it?", "{w} and its opposite?", "I need [the opposite|an antonym] of {w}.", "Write the opposite of {w}.", "Not {w} but?", "What is the reverse of {w}?",
+    "[What is|What's|Tell me|Name|Give me] the opposite of {w}?", "Opposite of {w}?", "The opposite of {w} is?", "[Which|What] word is the opposite of {w}?",
             "[What is|What's] the antonym of {w}?", "What word means the opposite of {w}?", "Give me an antonym [of|for] {w}.", "{w}: opposite?"]
 OPPOSITE_HELD = ["Which word has the opposite meaning of {w}?", "Say the opposite of {w}.", "Do you know an antonym for {w}?"]
 
@@ -217,11 +223,13 @@ def opposite(c, word=None):
     return item("opposite", cap(c.say(OPPOSITE, OPPOSITE_HELD, w=w)), f"The opposite of {w} is {o}.", f"The word is {w}. Its opposite is {o}.", [o])
 
 
-SPELL = ["[How do you|How do I|How to|How would you|How should I] spell [{w}|\"{w}\"|the word {w}]?", "Spell [{w}|\"{w}\"|the word {w}|the word \"{w}\"].",
+SPELL = ["[Say|Tell me|Show me|Give me] {w} as single letters.", "[I need|I want] the spelling of {w}.", "{w} [with|in] single letters, please.", "Split {w} into [its |]letters.", "[What is|What's] the [correct |]spelling of {w}?", "[How is|How do people write] [the word |]{w} spelled?", "Put dashes between the letters of {w}.", "The letters of {w}?",
+    "[How do you|How do I|How to|How would you|How should I] spell [{w}|\"{w}\"|the word {w}]?", "Spell [{w}|\"{w}\"|the word {w}|the word \"{w}\"].",
          "[Can|Could] you spell {w}?", "Spell {w} [letter by letter|for me|with dashes].", "[What are|Name|List|Give me|Tell me] the letters [of|in] [the word |]{w}.",
          "How is {w} spelled?", "Spelling of {w}?", "{w}, letter by letter.", "Break {w} into letters."]
 SPELL_HELD = ["Spell out {w}.", "Which letters make up the word {w}?", "Write {w} letter by letter.", "How is the word {w} written?"]
-COUNT = ["How many letters [are in|are there in|does the word|are in the word] {w}?", "How long is the word {w}?", "Count the letters in {w}.",
+COUNT = ["[Tell me|Do you know|Say] how many letters {w} has.", "[I need|I want|Give me] the letter count of {w}.", "Letter count of {w}?", "How many characters [has|does] {w} [have|contain]?", "{w} is how long?", "[How big|How long] is {w} in letters?", "Is {w} a long word? How many letters?",
+    "How many letters [are in|are there in|does the word|are in the word] {w}?", "How long is the word {w}?", "Count the letters in {w}.",
          "How many letters does {w} have?", "How many letters has [the word |]{w}?", "[What is|Tell me] the number of letters in {w}.", "Letters in {w}: how many?"]
 COUNT_HELD = ["Can you count the letters of {w}?", "The word {w} has how many letters?", "What is the length of the word {w}?"]
 
@@ -239,10 +247,12 @@ def letter_count(c, word=None):
 
 
 # ---- calendar --------------------------------------------------------------
-AFTER = ["[What|Which] {k} [comes|is|follows] [right |]after {x}?", "[What is|What's|Name|Tell me] the {k} after {x}?", "The {k} after {x}?", "[What|Which] {k} follows {x}?",
+AFTER = ["[Say|Name] what {k} comes after {x}.", "Next {k} after {x}?", "{x}, then [which|what] {k}?", "Today {x}, [what|which] {k} comes then?",
+    "[What|Which] {k} [comes|is|follows] [right |]after {x}?", "[What is|What's|Name|Tell me] the {k} after {x}?", "The {k} after {x}?", "[What|Which] {k} follows {x}?",
          "After {x} comes [what|which {k}]?", "[What|Which] is the next {k} after {x}?", "{x} is followed by which {k}?"]
 AFTER_HELD = ["Tell me which {k} comes after {x}.", "Say the {k} that follows {x}.", "If it is {x} now, what {k} is next?"]
-BEFORE = ["[What|Which] {k} [comes|is] [right |]before {x}?", "[What is|What's|Name|Tell me] the {k} before {x}?", "The {k} before {x}?", "Before {x} comes [what|which {k}]?",
+BEFORE = ["[Say|Name] what {k} comes before {x}.", "Previous {k} before {x}?", "[Which|What] {k} is just before {x}?", "Today {x}, [what|which] {k} was just before?",
+    "[What|Which] {k} [comes|is] [right |]before {x}?", "[What is|What's|Name|Tell me] the {k} before {x}?", "The {k} before {x}?", "Before {x} comes [what|which {k}]?",
           "[What|Which] {k} precedes {x}?", "{x} comes after which {k}?"]
 BEFORE_HELD = ["Tell me which {k} comes before {x}.", "Say the {k} that precedes {x}.", "If it is {x} now, what {k} was it before?"]
 

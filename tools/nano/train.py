@@ -94,8 +94,12 @@ def generate(model, prompts, stops, max_tokens, device, tokens_per_batch=98_304)
     return out
 
 
+def thin(cases, limit):
+    return cases[:: max(1, len(cases) // limit)] if limit else cases
+
+
 def evaluate(model, tok, device, sets=scoring.SETS, limit=None):
-    cases = [(name, *case) for name in sets for case in scoring.load(name)[:limit]]
+    cases = [(name, *case) for name in sets for case in thin(scoring.load(name), limit)]
     stops = {tok.token_to_id("<|im_end|>"), tok.token_to_id("<|endoftext|>")}
     texts = generate(model, [tok.encode(p).ids for _, p, _ in cases], stops, scoring.MAX_TOKENS, device)
     return [(name, row, tok.decode([t for t in ids if t not in stops], skip_special_tokens=False), ids[-1] in stops)
@@ -127,7 +131,7 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--device", default="cuda")
     ap.add_argument("--no-compile", action="store_true")
-    ap.add_argument("--eval-limit", type=int, help="cases per evaluation set")
+    ap.add_argument("--eval-limit", type=int, help="about so many cases per evaluation set, evenly spread")
     a = ap.parse_args()
     began = time.time()
     torch.manual_seed(a.seed)
