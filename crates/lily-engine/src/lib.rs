@@ -6,8 +6,11 @@
 
 pub mod backend;
 pub mod checkpoint;
+pub mod detokenizer;
 pub mod kernel;
 pub mod model;
 pub mod plan;
+pub mod sampler;
 pub mod shape;
+pub mod tokenizer;
 pub mod weights;
