@@ -30,12 +30,26 @@ pub(super) struct Tensors<'a> {
     pub(super) unlisted: &'a HashMap<String, String>,
 }
 
-/// Binds every tensor of the architecture. Returns the weights, and the build that the layouts give away.
+/// Tensors that are to be copied one after the other into a file-like buffer of their own.
+pub(super) struct Stack {
+    pub(super) parts: Vec<FileRange>,
+}
+
+/// What binding yields.
+pub(super) struct Bound {
+    pub(super) weights: Weights,
+    /// The build that the layouts give away.
+    pub(super) build: Build,
+    /// Buffers to be made; the weights refer to them as files after the last.
+    pub(super) stacks: Vec<Stack>,
+}
+
+/// Binds every tensor of the architecture.
 pub(super) fn bind(
     tensors: &Tensors,
     shape: &Shape,
     quantization: &QuantizationTable,
-) -> Result<(Weights, Build), CheckpointError> {
+) -> Result<Bound, CheckpointError> {
     let mut by_name: HashMap<&str, &TensorInfo> = HashMap::new();
     for tensor in tensors.all {
         let Some(common) = tensor.common.as_deref() else { continue };
@@ -46,11 +60,20 @@ pub(super) fn bind(
         }
     }
     let build = build(tensors, shape, &by_name)?;
-    let mut binder =
-        Binder { tensors, shape, quantization, build, by_name, used: HashSet::new(), missing: Vec::new(), fault: None };
+    let mut binder = Binder {
+        tensors,
+        shape,
+        quantization,
+        build,
+        by_name,
+        used: HashSet::new(),
+        stacks: Vec::new(),
+        missing: Vec::new(),
+        fault: None,
+    };
     let weights = binder.weights();
-    binder.finish()?;
-    Ok((weights, build))
+    let stacks = binder.finish()?;
+    Ok(Bound { weights, build, stacks })
 }
 
 impl Tensors<'_> {
@@ -97,6 +120,8 @@ struct Binder<'a> {
     build: Build,
     by_name: HashMap<&'a str, &'a TensorInfo>,
     used: HashSet<&'a str>,
+    /// Experts that are stored apart.
+    stacks: Vec<Stack>,
     missing: Vec<String>,
     /// The first tensor of a wrong type or shape.
     fault: Option<CheckpointError>,
@@ -199,16 +224,9 @@ impl<'a> Binder<'a> {
     fn experts(&mut self, at: &str) -> [Matrix; 3] {
         let (hidden, moe) = (self.shape.hidden, self.shape.moe);
         let (experts, width) = (moe.experts, moe.expert_width);
-        if let Some(one) = self.by_name.get(format!("{at}.experts.0.gate_proj.weight").as_str()) {
-            let expected = "experts stacked in one tensor".to_owned();
-            let advice =
-                "save the model with experts.gate_up_proj and experts.down_proj, the form in which it is published";
-            let fault = self.tensors.error(one, expected, "a tensor for each expert".to_owned(), advice);
-            self.fault.get_or_insert(fault);
-            let prefix = format!("{at}.experts.");
-            let names = self.by_name.keys().copied();
-            self.used.extend(names.filter(|name| name.starts_with(&prefix)));
-            return [UNBOUND; 3];
+        if self.by_name.contains_key(format!("{at}.experts.0.gate_proj.weight").as_str()) {
+            return [("gate_proj", width, hidden), ("up_proj", width, hidden), ("down_proj", hidden, width)]
+                .map(|(projection, rows, cols)| self.apart(at, projection, rows, cols));
         }
         let fused = format!("{at}.experts.gate_up_proj");
         if self.by_name.keys().any(|name| name.strip_prefix(fused.as_str()).is_some_and(is_suffix)) {
@@ -223,6 +241,26 @@ impl<'a> Binder<'a> {
             self.stack(&format!("{at}.switch_mlp.up_proj"), Some(experts), width, hidden),
             self.stack(&format!("{at}.switch_mlp.down_proj"), Some(experts), hidden, width),
         ]
+    }
+
+    /// Experts in a tensor each, unquantised: they are to be copied into one stack.
+    fn apart(&mut self, at: &str, projection: &str, rows: usize, cols: usize) -> Matrix {
+        let experts = self.shape.moe.experts;
+        let mut parts = Vec::with_capacity(experts);
+        let mut dtype = None;
+        for expert in 0..experts {
+            let Some(tensor) = self.find(&format!("{at}.experts.{expert}.{projection}.weight")) else { continue };
+            let dtypes = dtype.map_or(FLOATS.to_vec(), |first| vec![first]);
+            if self.check(tensor, &dtypes, &[rows, cols], "one expert, not quantised").is_some() {
+                dtype = Some(tensor.dtype);
+                parts.push(tensor.range);
+            }
+        }
+        let Some(float) = dtype.and_then(float) else { return UNBOUND };
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let codes = FileRange { file: self.tensors.files.len() + self.stacks.len(), offset: 0, bytes };
+        self.stacks.push(Stack { parts });
+        Matrix { format: Format::Dense(float), experts, expert_stride_rows: rows, rows, cols, codes, ..UNBOUND }
     }
 
     fn matrix(&mut self, module: &str, rows: usize, cols: usize) -> Matrix {
@@ -348,7 +386,7 @@ impl<'a> Binder<'a> {
     }
 
     /// Reports what was wrong: names first, as a wrong name explains a wrong shape elsewhere.
-    fn finish(self) -> Result<(), CheckpointError> {
+    fn finish(self) -> Result<Vec<Stack>, CheckpointError> {
         let unused = self.by_name.iter().filter(|(name, _)| !self.used.contains(**name));
         let mut unknown: Vec<String> = unused.map(|(_, tensor)| tensor.name.clone()).collect();
         unknown.extend(self.tensors.all.iter().filter(|t| t.common.is_none() && !t.ignored).map(|t| t.name.clone()));
@@ -357,7 +395,7 @@ impl<'a> Binder<'a> {
             let path = self.tensors.path.to_owned();
             return Err(CheckpointError::TensorNames { path, missing: self.missing, unknown });
         }
-        self.fault.map_or(Ok(()), Err)
+        self.fault.map_or(Ok(self.stacks), Err)
     }
 }
 

@@ -10,9 +10,11 @@ use super::quantization::QuantizationTable;
 use crate::shape::{AttentionShape, DeltaShape, Mixer, MoeShape, Shape};
 
 /// Model type of an image-text checkpoint; its text part is under `text_config`.
-const WRAPPED: &str = "qwen3_5_moe";
+pub(super) const WRAPPED: &str = "qwen3_5_moe";
+/// Class of such a checkpoint.
+pub(super) const WRAPPED_CLASS: &str = "Qwen3_5MoeForConditionalGeneration";
 /// Model type of the text part.
-const TEXT: &str = "qwen3_5_moe_text";
+pub(super) const TEXT: &str = "qwen3_5_moe_text";
 /// What head sizes and matrix widths are multiples of: the smallest quantisation group, and a SIMD group's lanes.
 const WIDTH_UNIT: usize = 32;
 
@@ -198,6 +200,15 @@ fn mixers(section: &Section) -> Result<Vec<Mixer>, CheckpointError> {
     Ok(listed)
 }
 
+/// The `full_attention_interval` that describes the layers, if one does.
+pub(super) fn attention_interval(shape: &Shape) -> Option<usize> {
+    let regular = |interval: &usize| {
+        let expected = |i: usize| (i + 1).is_multiple_of(*interval);
+        shape.mixers.iter().enumerate().all(|(i, mixer)| (*mixer == Mixer::Attention) == expected(i))
+    };
+    (1..=shape.layers() + 1).find(regular)
+}
+
 /// Rotated dimensions and base, from `rope_parameters` or from the older keys beside it.
 fn rope(section: &Section, head_dim: usize) -> Result<(usize, f64), CheckpointError> {
     for block in ["rope_parameters", "rope_scaling"] {
@@ -224,12 +235,13 @@ fn rope(section: &Section, head_dim: usize) -> Result<(usize, f64), CheckpointEr
     let theta = number("rope_theta").filter(|t| *t > 1.0 && t.is_finite());
     let theta = theta.ok_or_else(|| section.error(&place("rope_theta"), "a number above 1", INCOMPLETE))?;
     let fraction = number("partial_rotary_factor").filter(|f| *f > 0.0 && *f <= 1.0);
-    let dims = fraction.map(|f| f * head_dim as f64).filter(|d| d.fract() == 0.0 && (*d as usize).is_multiple_of(2));
-    let dims = dims.ok_or_else(|| {
+    let dims = fraction.map(|f| f * head_dim as f64);
+    let dims = dims.filter(|d| (d - d.round()).abs() < 1e-6).map(|d| d.round() as usize);
+    let dims = dims.filter(|d| *d > 0 && d.is_multiple_of(2)).ok_or_else(|| {
         let expected = format!("a fraction of the {head_dim} head dimensions that is an even whole number of them");
         section.error(&place("partial_rotary_factor"), &expected, INCOMPLETE)
     })?;
-    Ok((dims as usize, theta))
+    Ok((dims, theta))
 }
 
 /// Relations between keys that the model's arithmetic needs.

@@ -1,17 +1,23 @@
 //! Checkpoints: from a directory of files (or slices inside the binary) to validated [`Weights`].
 //!
 //! [`Checkpoint::open`] parses headers and checks everything before it believes anything; matrices stay in the mapped files.
-//! Computing with weights, the tokenizer and the template are other modules' work.
+//! [`inspect`] describes a checkpoint, [`quantize`](mod@quantize) converts one, [`synth`](mod@synth) writes a random one. Computing
+//! with weights, the tokenizer and the template are other modules' work.
 
+pub mod affine;
 mod bind;
 mod config;
 pub mod error;
 pub mod generation;
 mod header;
 pub mod inspect;
+mod layout;
 mod names;
 pub mod quantization;
+pub mod quantize;
 mod source;
+pub mod synth;
+mod writer;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -24,6 +30,7 @@ pub use error::CheckpointError;
 pub use generation::GenerationConfig;
 pub use quantization::QuantizationTable;
 pub use source::EmbeddedFiles;
+pub use writer::Progress;
 
 use crate::weights::{FileRange, Weights};
 use names::Name;
@@ -80,6 +87,8 @@ pub struct Checkpoint {
     files: Vec<FileData>,
     file_names: Vec<String>,
     tensors: Vec<TensorInfo>,
+    /// Memory taken by copies of experts that are stored apart.
+    copied_bytes: usize,
     /// The bound tensors.
     pub weights: Weights,
     /// Who laid them out.
@@ -97,7 +106,13 @@ impl Checkpoint {
     /// # Errors
     /// Whatever is wrong with the files, see [`CheckpointError`].
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        Self::load(Source::directory(path)?)
+        let (checkpoint, stacks) = Self::load(Source::directory(path)?)?;
+        Ok(checkpoint.stacked(&stacks))
+    }
+
+    /// Opens for reading tensors one by one: where experts are stored apart, the bound weights have no bytes.
+    fn open_unstacked(path: &Path) -> Result<Self, CheckpointError> {
+        Ok(Self::load(Source::directory(path)?)?.0)
     }
 
     /// Opens a checkpoint that is part of the binary.
@@ -105,10 +120,23 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn embedded(files: EmbeddedFiles) -> Result<Self, CheckpointError> {
-        Self::load(Source::Embedded(files))
+        let (checkpoint, stacks) = Self::load(Source::Embedded(files))?;
+        Ok(checkpoint.stacked(&stacks))
     }
 
-    fn load(source: Source) -> Result<Self, CheckpointError> {
+    /// Makes the stacked copies of experts that are stored apart. Published checkpoints have none; for one saved by
+    /// transformers this reads and copies all experts.
+    fn stacked(mut self, stacks: &[bind::Stack]) -> Self {
+        for stack in stacks {
+            let mut buffer = Vec::with_capacity(stack.parts.iter().map(|part| part.bytes).sum());
+            stack.parts.iter().for_each(|&part| buffer.extend_from_slice(self.bytes(part)));
+            self.copied_bytes += buffer.len();
+            self.files.push(FileData::Owned(buffer));
+        }
+        self
+    }
+
+    fn load(source: Source) -> Result<(Self, Vec<bind::Stack>), CheckpointError> {
         let listing = Listing::find(&source)?;
         let config_name = source.describe(CONFIG);
         let Some(text) = source.read(CONFIG)? else {
@@ -147,9 +175,19 @@ impl Checkpoint {
             all: &tensors,
             unlisted: &unlisted,
         };
-        let (weights, build) = bind::bind(&table, &config.shape, &config.quantization)?;
-        let quantization = config.quantization;
-        Ok(Self { source, files, file_names: listing.files, tensors, weights, build, quantization, generation })
+        let bound = bind::bind(&table, &config.shape, &config.quantization)?;
+        let checkpoint = Self {
+            source,
+            files,
+            file_names: listing.files,
+            tensors,
+            copied_bytes: 0,
+            weights: bound.weights,
+            build: bound.build,
+            quantization: config.quantization,
+            generation,
+        };
+        Ok((checkpoint, bound.stacks))
     }
 
     /// The bytes of a range; of any alignment.

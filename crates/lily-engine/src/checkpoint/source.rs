@@ -26,11 +26,13 @@ pub(super) enum Source {
     Embedded(EmbeddedFiles),
 }
 
-/// The content of one file: mapped pages, or part of the binary. No alignment is promised.
+/// The content of one file: mapped pages, part of the binary, or made up. No alignment is promised.
 #[derive(Debug)]
 pub(super) enum FileData {
     Map(Mmap),
     Static(&'static [u8]),
+    /// Copied together at loading.
+    Owned(Vec<u8>),
 }
 
 impl Deref for FileData {
@@ -40,6 +42,7 @@ impl Deref for FileData {
         match self {
             FileData::Map(map) => map,
             FileData::Static(slice) => slice,
+            FileData::Owned(buffer) => buffer,
         }
     }
 }
