@@ -55,7 +55,7 @@ def tensor_table(s):
         yield "lm_head.weight", "matrix", (s.vocab, C)
 
 
-def values(rng, kind, shape, tied):
+def values(rng, kind, shape, s):
     """Weights that keep the residual stream, gates, decays and attention lively. A tied embedding is small:
     at unit size the last token's own row would win every arg-max."""
     n = rng.standard_normal(shape)
@@ -67,7 +67,7 @@ def values(rng, kind, shape, tied):
     if kind == "dt":  # inverse softplus of a step log-uniform in [1e-3, 1e-1]
         dt = np.exp(rng.uniform(np.log(1e-3), np.log(1e-1), shape))
         return dt + np.log(-np.expm1(-dt))
-    scale = {"embed": 2 * fan if tied else 1.0, "conv": 0.6, "gain": 0.1, "router": 4 * fan,
+    scale = {"embed": 2 * fan if s.tied else 1.0, "conv": 0.6, "gain": 0.1, "router": 4 * fan,
              "up": 1.5 * fan, "out": 1.2 * fan}
     return (1.0 if kind == "gain" else 0.0) + scale.get(kind, fan) * n
 
@@ -77,7 +77,7 @@ def make_weights(s):
     out = {}
     for name, kind, shape in tensor_table(s):
         rng = np.random.Generator(np.random.SFC64([s.seed, zlib.crc32(name.encode())]))
-        w = values(rng, kind, shape, s.tied)
+        w = values(rng, kind, shape, s)
         if s.faint_key_head and name == "model.layers.1.linear_attn.conv1d.weight":
             last = slice(s.key_width - s.lin_k_dim, s.key_width)
             w[last] *= 3e-3  # query channels of the last key head

@@ -31,7 +31,7 @@ def generate(root):
         tensors, block = make_twin(twin, s, ck.make_weights(s))
         folder = root / "checkpoints" / "mlx" / twin.name
         ck.write_checkpoint(folder, ck.config(s, block), tensors, twin.shards, "mlx")
-        model = hf_ref.build(s, float32_weights(tensors, block), torch.float32)
+        model = hf_ref.build(ck.text_config(s), float32_weights(tensors, block), torch.float32)
         prompt = hf_ref.choose_prompt(s, model).astype(np.int32)
         runs = run_modes(folder, prompt)
         gap = hf_ref.prompt_router_gap(s, model, prompt)

@@ -21,11 +21,11 @@ def generate(root):
         weights = ck.make_weights(s)
         folder = root / "checkpoints" / "hf" / s.name
         ck.write_checkpoint(folder, ck.config(s), ck.file_names(s, weights), s.shards, "pt")
-        model = hf_ref.build(s, weights, torch.float32)
+        model = hf_ref.build(ck.text_config(s), weights, torch.float32)
         prompt = hf_ref.choose_prompt(s, model)
         tensors, least = hf_ref.record(s, model, prompt)
         steps = hf_ref.decode_logits(model, prompt)
-        half = hf_ref.build(s, weights, torch.bfloat16)
+        half = hf_ref.build(ck.text_config(s), weights, torch.bfloat16)
         bf16 = hf_ref.forward(half, prompt[None])[0].float().numpy()
         out = root / "transformers" / f"{s.name}.safetensors"
         out.parent.mkdir(parents=True, exist_ok=True)

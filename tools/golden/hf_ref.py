@@ -6,21 +6,18 @@ import numpy as np
 import torch
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
-from checkpoint import text_config
-
 PROMPT_TOKENS = 40
 GREEDY_TOKENS = 32
 CANDIDATES = 128
 FINALISTS = 4
 
 
-def build(s, weights, dtype):
-    """The model in eval mode with exactly these weights; a missing or unknown name is an error."""
-    cfg = text_config(s)
-    cfg.pop("dtype")
-    model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**cfg)).eval()
+def build(config, weights, dtype):
+    """The model of a text config, in eval mode, with exactly these weights; a missing or unknown name is an error."""
+    config = {k: v for k, v in config.items() if k not in ("dtype", "quantization", "quantization_config")}
+    model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**config)).eval()
     sd = {k: v.to(torch.float32) for k, v in weights.items()}
-    if s.tied:
+    if config.get("tie_word_embeddings", False):
         sd["lm_head.weight"] = sd["model.embed_tokens.weight"]
     model.load_state_dict(sd, strict=True)
     return model.to(dtype)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import common
 
-PARTS = ("transformers", "mlx", "quantize", "template", "tokenizer")
+PARTS = ("transformers", "mlx", "quantize", "template", "tokenizer", "teacher")
 FLOAT_TOLERANCE = 2e-3  # of the tensor's largest value
 
 
@@ -51,7 +51,7 @@ def check(made, committed):
             bad.append(f"{rel}: not committed")
         elif new.suffix == ".safetensors" and rel.parts[0] not in ("checkpoints", "quantize"):
             bad += [f"{rel}: {why}" for why in compare_tensors(new, old)]
-        elif new.suffix == ".json" and rel.parts[0] in ("transformers", "mlx"):
+        elif new.suffix == ".json" and rel.parts[0] in ("transformers", "mlx", "teacher"):
             a, b = (json.loads(p.read_text()) for p in (new, old))
             if a.get("sha256") != b.get("sha256"):
                 bad.append(f"{rel}: checkpoint hashes differ")
