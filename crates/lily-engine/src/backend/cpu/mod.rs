@@ -2,3 +2,4 @@
 
 pub mod isa;
 pub mod pool;
+pub mod product;

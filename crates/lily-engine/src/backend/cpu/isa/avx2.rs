@@ -10,6 +10,15 @@ use super::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::backend::cpu) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
 /// Runs a kernel compiled for AVX2.
 ///
 /// # Safety

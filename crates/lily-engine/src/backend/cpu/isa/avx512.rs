@@ -10,6 +10,15 @@ use super::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
+impl Avx512 {
+    /// # Safety
+    /// The machine has AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(in crate::backend::cpu) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
 /// Runs a kernel compiled for AVX-512.
 ///
 /// # Safety

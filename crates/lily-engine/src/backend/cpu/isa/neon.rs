@@ -10,6 +10,15 @@ use super::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Neon(());
 
+impl Neon {
+    /// # Safety
+    /// The machine has Advanced SIMD.
+    #[inline(always)]
+    pub(in crate::backend::cpu) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
 /// Runs a kernel compiled for Advanced SIMD.
 ///
 /// # Safety

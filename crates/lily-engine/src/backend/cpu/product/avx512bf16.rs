@@ -1,0 +1,234 @@
+//! Blocks of 128 weights as bfloat16, multiplied by `vdpbf16ps`.
+//!
+//! A block is four vectors ("planes") of 32 bfloat16. Seen as 32-bit words, word `i` of plane `k` holds the elements
+//! `8i + k` and `8i + 4 + k`: the order in which 4-bit codes come out of a 512-bit load by shifts of its 16-bit words.
+//! Codes are at most 8 bits, so they are exact in bfloat16, and products of two bfloat16 are exact in `f32`. The
+//! instruction treats subnormal inputs and results as 0.
+
+use std::arch::x86_64::*;
+use std::mem::transmute;
+
+use half::bf16;
+
+use super::unit::{Body, Unit};
+use crate::weights::Float;
+
+/// Proof that the machine has what [`crate::backend::cpu::isa::Isa::Avx512Bf16`] says.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512Bf16(());
+
+impl Avx512Bf16 {
+    /// # Safety
+    /// The machine runs `Isa::Avx512Bf16`.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// bfloat16 of the integers 0..16, twice: `vpermw` looks at five bits of an index.
+static NIBBLES: [u16; 32] = {
+    let mut table = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        table[i] = ((i % 16) as f32).to_bits().wrapping_shr(16) as u16;
+        i += 1;
+    }
+    table
+};
+
+/// For [`Unit::arrange`]: within 128 bits, elements 0..8 become the pairs (0, 4), (1, 5), (2, 6), (3, 7).
+const PAIRS: [u8; 16] = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
+
+/// Runs a body compiled for this instruction set.
+///
+/// # Safety
+/// The machine has the features below.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn enter<B: Body>(body: B) {
+    body.call();
+}
+
+// SAFETY (every block below): the token exists only on a machine with the instructions; pointers are the caller's.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one argument for all, given above")]
+impl Unit for Avx512Bf16 {
+    type X = bf16;
+    type V = __m512;
+    type Block = [__m512bh; 4];
+    const LANES: usize = 16;
+    const TILE_X: usize = 6;
+    const TILE_W: usize = 2;
+
+    #[inline(always)]
+    fn enter<B: Body>(self, body: B) {
+        unsafe { enter(body) }
+    }
+
+    #[inline(always)]
+    unsafe fn arrange(self, source: *const bf16, target: *mut bf16) {
+        unsafe {
+            // After the byte shuffle, word `4g + k` of a vector is the pair `k` of its `g`-th eight elements; the rest
+            // gathers word `k` of every four.
+            let pairs = _mm512_broadcast_i32x4(_mm_loadu_si128(PAIRS.as_ptr().cast()));
+            let [a, b, c, d]: [__m512i; 4] =
+                std::array::from_fn(|i| _mm512_shuffle_epi8(_mm512_loadu_si512(source.add(32 * i).cast()), pairs));
+            let low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
+            let (ab01, ab23) = (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b));
+            let (cd01, cd23) = (_mm512_permutex2var_epi32(c, low, d), _mm512_permutex2var_epi32(c, high, d));
+            let planes = [
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(ab01, cd01),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(ab01, cd01),
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(ab23, cd23),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(ab23, cd23),
+            ];
+            for (k, plane) in planes.into_iter().enumerate() {
+                _mm512_storeu_si512(target.add(32 * k).cast(), plane);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn arrange_dense(self, source: *const bf16, target: *mut bf16) {
+        unsafe { target.copy_from_nonoverlapping(source, Self::BLOCK) }
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, codes: *const u8) -> Self::Block {
+        unsafe {
+            let table = _mm512_loadu_si512(NIBBLES.as_ptr().cast());
+            let codes = _mm512_loadu_si512(codes.cast());
+            let plane = |shifted| transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(shifted, table));
+            [
+                plane(codes),
+                plane(_mm512_srli_epi16::<4>(codes)),
+                plane(_mm512_srli_epi16::<8>(codes)),
+                plane(_mm512_srli_epi16::<12>(codes)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(self, codes: *const u8) -> Self::Block {
+        unsafe { from_bytes(_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())) }
+    }
+
+    /// Each 64-bit word first receives the `bits` bytes that hold its eight codes, then every byte of it the eight bits
+    /// that start at its code.
+    #[inline(always)]
+    unsafe fn packed(self, bits: usize, codes: *const u8) -> Self::Block {
+        unsafe {
+            let step = bits as u64;
+            let offsets = (0..8).fold(0_u64, |offsets, j| offsets | (step * j) << (8 * j));
+            let index = _mm512_add_epi8(
+                _mm512_mullo_epi16(
+                    _mm512_setr_epi64(
+                        0,
+                        0x0001_0001_0001_0001,
+                        0x0002_0002_0002_0002,
+                        0x0003_0003_0003_0003,
+                        0x0004_0004_0004_0004,
+                        0x0005_0005_0005_0005,
+                        0x0006_0006_0006_0006,
+                        0x0007_0007_0007_0007,
+                    ),
+                    _mm512_set1_epi16((bits * 0x0101) as i16),
+                ),
+                _mm512_set1_epi64(0x0706_0504_0302_0100),
+            );
+            let mask = _mm512_set1_epi8(((1_u32 << bits) - 1) as i8);
+            let bytes = (1_u64 << (8 * bits)) - 1;
+            let half = |source: *const u8| {
+                let packed = _mm512_maskz_loadu_epi8(bytes, source.cast());
+                let words = _mm512_permutexvar_epi8(index, packed);
+                let spread = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(offsets as i64), words);
+                _mm512_and_si512(spread, mask)
+            };
+            from_bytes(half(codes), half(codes.add(8 * bits)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dense(self, float: Float, elements: *const u8) -> Self::Block {
+        debug_assert_eq!(float, Float::Bf16, "other plain elements are multiplied as f32");
+        unsafe {
+            std::array::from_fn(|k| transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.add(64 * k).cast())))
+        }
+    }
+
+    #[inline(always)]
+    fn ones(self) -> Self::Block {
+        unsafe { [transmute::<__m512i, __m512bh>(_mm512_set1_epi16(0x3F80)); 4] }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<const GROUP: usize>(self, scales: *const u8, block: usize) -> Self::V {
+        unsafe { super::avx512::lane_scales::<GROUP>(scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, source: *const u8, count: usize) -> Self::V {
+        unsafe { super::avx512::load_bf16(source, count) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, source: *const f32) -> Self::V {
+        unsafe { _mm512_loadu_ps(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, target: *mut f32, v: Self::V) {
+        unsafe { _mm512_storeu_ps(target, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot(self, block: &Self::Block, x: *const bf16) -> Self::V {
+        unsafe {
+            let mut sum = _mm512_setzero_ps();
+            for (k, &plane) in block.iter().enumerate() {
+                let x = transmute::<__m512i, __m512bh>(_mm512_load_si512(x.add(32 * k).cast()));
+                sum = _mm512_dpbf16_ps(sum, plane, x);
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    fn sum4(self, vectors: [Self::V; 4]) -> [f32; 4] {
+        unsafe { super::avx512::sum4(vectors) }
+    }
+}
+
+/// A block of 128 bytes as bfloat16. An integer below 256 as `f32` has its lower 16 bits clear, so halves of two
+/// vectors interleave without rounding.
+#[inline(always)]
+unsafe fn from_bytes(a: __m512i, b: __m512i) -> [__m512bh; 4] {
+    // SAFETY: callers hold the token.
+    unsafe {
+        let low = _mm512_set1_epi32(0xFF);
+        let plane = |a, b| _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(b), _mm512_cvtepi32_ps(a));
+        let and = |v| _mm512_and_si512(v, low);
+        [
+            plane(and(a), and(b)),
+            plane(and(_mm512_srli_epi32::<8>(a)), and(_mm512_srli_epi32::<8>(b))),
+            plane(and(_mm512_srli_epi32::<16>(a)), and(_mm512_srli_epi32::<16>(b))),
+            plane(_mm512_srli_epi32::<24>(a), _mm512_srli_epi32::<24>(b)),
+        ]
+    }
+}

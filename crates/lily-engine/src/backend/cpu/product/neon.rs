@@ -1,0 +1,76 @@
+//! Widening with Advanced SIMD.
+
+use std::arch::aarch64::*;
+
+use super::unit::Body;
+use super::wide::{Widen, one_scale};
+use crate::backend::cpu::isa::Neon;
+
+/// Runs a body compiled for this instruction set.
+///
+/// # Safety
+/// The machine has the features below.
+#[target_feature(enable = "neon")]
+#[inline(never)]
+unsafe fn enter<B: Body>(body: B) {
+    body.call();
+}
+
+// SAFETY (every block below): the token exists only on a machine with the instructions; pointers are the caller's.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "one argument for all, given above")]
+impl Widen for Neon {
+    const TILE_X: usize = 6;
+
+    #[inline(always)]
+    fn enter<B: Body>(self, body: B) {
+        unsafe { enter(body) }
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, codes: *const u8) -> [float32x4_t; 8] {
+        unsafe {
+            let codes = vreinterpretq_u32_u8(vld1q_u8(codes));
+            let low = vdupq_n_u32(0xF);
+            let plane = |shifted| vcvtq_f32_u32(vandq_u32(shifted, low));
+            [
+                plane(codes),
+                plane(vshrq_n_u32::<4>(codes)),
+                plane(vshrq_n_u32::<8>(codes)),
+                plane(vshrq_n_u32::<12>(codes)),
+                plane(vshrq_n_u32::<16>(codes)),
+                plane(vshrq_n_u32::<20>(codes)),
+                plane(vshrq_n_u32::<24>(codes)),
+                vcvtq_f32_u32(vshrq_n_u32::<28>(codes)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(self, codes: *const u8) -> [float32x4_t; 8] {
+        unsafe {
+            let a = vreinterpretq_u32_u8(vld1q_u8(codes));
+            let b = vreinterpretq_u32_u8(vld1q_u8(codes.add(16)));
+            let (even, odd) = (vuzp1q_u32(a, b), vuzp2q_u32(a, b));
+            let low = vdupq_n_u32(0xFF);
+            let plane = |shifted| vcvtq_f32_u32(vandq_u32(shifted, low));
+            [
+                plane(even),
+                plane(vshrq_n_u32::<8>(even)),
+                plane(vshrq_n_u32::<16>(even)),
+                vcvtq_f32_u32(vshrq_n_u32::<24>(even)),
+                plane(odd),
+                plane(vshrq_n_u32::<8>(odd)),
+                plane(vshrq_n_u32::<16>(odd)),
+                vcvtq_f32_u32(vshrq_n_u32::<24>(odd)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<const GROUP: usize>(self, scales: *const u8, block: usize) -> float32x4_t {
+        unsafe { one_scale(self, GROUP, scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(self, _: *const u8) {}
+}
