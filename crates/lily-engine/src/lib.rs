@@ -12,5 +12,6 @@ pub mod model;
 pub mod plan;
 pub mod sampler;
 pub mod shape;
+pub mod template;
 pub mod tokenizer;
 pub mod weights;
