@@ -24,7 +24,7 @@ CONVERSATIONS = [
     ([("Could you remind me what the capital of Japan is called", "The capital of Japan is Tokyo."),
       ("And of Spain?", "The capital of Spain is Madrid.")], None, None),
     ([("hello!", "Hello! How can I help you?")], None, None),
-    ([("Who are you?", "I am lily-nano, a very small language model.")], None, None),
+    ([("Who are you?", "I am lily-nano, a tiny language model that ships inside lily.")], None, None),
     ([("What is 7 plus 5?", "7 plus 5 is 12.")], "7 + 5 = 12.", None),
     ([("Which day comes after Monday?", "Tuesday comes after Monday."),
       ("And after Friday?", "Saturday comes after Friday.")], None, None),
