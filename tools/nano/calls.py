@@ -1,7 +1,12 @@
 """Tool use: schemas with varied names, requests, the right call, tool results
 and the answer drawn from them. Held-out items use function names, parameter
 names, values and phrasings that training never shows."""
-from facts import COUNTRIES, DEFINITIONS
+import functools
+import json
+import re
+
+import template
+from facts import COUNTRIES, DEFINITIONS, SPELL_WORDS
 from grammar import expand, is_held, loosen
 
 _FIRST = "Anna Tom Maria John Peter Lisa Sam Kate Paul Nina Omar Lena Ivan Sara Ben Mia Leo Emma Max Ella Hugo Ruth Carl Zoe Adam Nora Finn Ida Otto Vera Luis Rosa Amir Yuki Chen Priya Raj Dana Eric Jane".split()
@@ -10,6 +15,15 @@ dragon eagle flower glove hammer island jacket kettle lemon mountain needle oran
 _NOUN = sorted(set(_NOUN) | set(DEFINITIONS))
 _ADJ = "red blue green old new small big fast quiet bright dark golden silver cheap heavy light warm cold round happy lucky secret broken fresh sweet wild".split()
 _SYL = "ba be bo da de do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa pe po ra re ri ro sa se so ta te to va vi za zo".split()
+
+
+@functools.cache
+def pieces():
+    """The tokenizer's entries made of letters: words put together from them make
+    the model copy every entry, not only those of everyday words."""
+    path = template.MODEL_DIR / "tokenizer.json"
+    vocab = json.loads(path.read_text())["model"]["vocab"] if path.exists() else {}
+    return sorted({t.lower() for t in (e.lstrip("\u0120") for e in vocab) if re.fullmatch(r"[A-Za-z]{1,9}", t)}) or _SYL
 
 
 class Values:
@@ -31,8 +45,19 @@ class Values:
                 return v
 
     def made_up(self):
+        r = self.r
         while True:
-            w = "".join(self.r.choice(_SYL) for _ in range(self.r.randint(2, 4)))
+            k = r.random()
+            if k < 0.35:
+                w = "".join(r.choice(_SYL) for _ in range(r.randint(2, 4)))
+            elif k < 0.7:
+                w = "".join(r.choice(pieces()) for _ in range(r.randint(1, 3)))[:14]
+            elif k < 0.85:
+                w = "".join(r.choice("bcdfghjklmnpqrstvwxyz") + r.choice("aeiouy") + r.choice(["", "", r.choice("nrstlmd")]) for _ in range(r.randint(1, 4)))
+            else:
+                w = r.choice(SPELL_WORDS)
+            if len(w) < 2:
+                continue
             if is_held("made", w, one_in=8) == self.held:
                 return w
 
@@ -42,14 +67,14 @@ class Values:
         return self._from([x[1] for x in COUNTRIES], "city")
 
     def person(self):
-        return self.made_up().capitalize() if self.r.random() < 0.25 else self._from(_FIRST, "person")
+        return self.made_up().capitalize() if self.r.random() < 0.4 else self._from(_FIRST, "person")
 
     def noun(self):
         return self._from(_NOUN, "noun")
 
     def thing(self):
         k = self.r.random()
-        return self.made_up() if k < 0.2 else self.noun() if k < 0.5 else f"{self.r.choice(_ADJ)} {self.noun()}"
+        return self.made_up() if k < 0.3 else self.noun() if k < 0.5 else f"{self.r.choice(_ADJ)} {self.noun()}"
 
     def title(self):
         return " ".join(w.capitalize() for w in self.thing().split()) + self.r.choice(["", "", " " + self.noun().capitalize()])
@@ -82,9 +107,9 @@ class Values:
 def made_up_name(v):
     """A function or parameter name that means nothing: it can only be copied."""
     r = v.r
-    a, b = v.made_up(), r.choice([v.made_up(), v.noun()])
-    verb = r.choice("get do run call make find use start fetch open ask tell new".split())
-    return r.choice([a, f"{verb}_{a}", f"{a}_{b}", f"{v.noun()}_{b}", a + b.capitalize(), verb + a.capitalize(), f"{a}{r.randint(1, 99)}", f"{verb}_{v.noun()}_{b}"])
+    a, b = v.made_up(), r.choice([v.made_up(), v.noun(), v.made_up()])
+    verb = r.choice("get do run call make find use start fetch open ask tell new".split() + SPELL_WORDS)
+    return r.choice([a, f"{verb}_{a}", f"{a}_{b}", f"{a}_{r.choice(['of', 'to', 'on', 'in', 'for', 'by', 'at'])}_{b}", f"{a}_{b}_{v.made_up()}", f"{a}_{b}", f"{v.noun()}_{b}", a + b.capitalize(), verb + a.capitalize(), f"{a}{r.randint(1, 99)}", f"{verb}_{v.noun()}_{b}"])
 
 
 STRING, INT, NUM, BOOL = "string", "integer", "number", "boolean"
@@ -203,7 +228,7 @@ def build(c, kind=None):
     name = kind or (r.choice(list(KINDS)) if r.random() < 0.72 else "generic")
     k = _generic(c) if name == "generic" else KINDS[name]
     held = c.held and r.random() < 0.7
-    strange = not c.held and r.random() < 0.4
+    strange = not c.held and r.random() < 0.6
     fname = made_up_name(Values(c)) if strange and r.random() < 0.8 else r.choice(k["held_names"] if held else k["names"])
     params, props, required = [], {}, []
     for p in k["params"]:
@@ -264,7 +289,6 @@ def toolbox(c, tool, extra=None):
 
 def outcome(c, tool, shown):
     """(tool message text, answer, what the answer must contain)."""
-    import json
     v = Values(c)
     if c.rng.random() < 0.08:
         error = c.rng.choice(["not found", "no connection", "access denied", "timeout", "service is down"])

@@ -4,11 +4,13 @@ import qa
 from facts import COUNTRIES, DAYS, DEFINITIONS, MONTHS, OPPOSITES, SPELL_WORDS, with_article
 from qa import cap, item
 
-AND_OF = ["Also [of |for |]{x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "And if it is {x}?", "Please also {x}.",
+AND_OF = ["I need {x} [too|as well].", "I would also like {x}.", "[Do|Give me] {x} [too|as well].", "[Also|Next] [the one|that] of {x}?",
+    "Also [of |for |]{x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "And if it is {x}?", "Please also {x}.",
     "[And|and] of {x}?", "[And|What about|How about|And what about] {x}?", "[And|] {x}?", "And [the capital|that] of {x}?", "The same for {x}[.|?]", "[OK|Thanks|Good|Great], and {x}?", "And for {x}, please?",
           "[What|How] about the [one|capital] of {x}?", "And what is it for {x}?", "Now {x}."]
 AND_OF_HELD = ["And for {x}?", "Next one: {x}?", "And how about that of {x}?", "I also need {x}.", "Do the same for {x}."]
-WORD = ["Also {x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "Please also {x}.", "[What|How] is it [for|with] {x}?", "{x}?",
+WORD = ["I need {x} [too|as well].", "I would also like {x}.", "[Do|Give me] {x} [too|as well].", "[Now|Please] do {x}.",
+    "Also {x}[.|?]", "{x} [too|as well][.|?]", "[One more|Another one|The next]: {x}[.|?]", "Then {x}?", "[Try|Take] {x}[ now|].", "Same question for {x}.", "Please also {x}.", "[What|How] is it [for|with] {x}?", "{x}?",
     "[And|What about|How about|And what about] {x}?", "[And|Now] {x}[?|.]", "[OK|Thanks|Good|Great], and {x}?", "The same for {x}[.|?]", "And the word {x}?"]
 WORD_HELD = ["Next: {x}?", "I also need {x}.", "Do the same for {x}.", "And then {x}?"]
 
@@ -20,7 +22,7 @@ def _capital(c):
 
 def _capital_to_continent(c):
     a = c.rng.choice(COUNTRIES)
-    t = c.say(["[Which|What] continent is it [in|on]?", "[And|] on [which|what] continent is it?", "[And|] where is it?", "Which continent is that [in|on]?", "And the continent?", "In which continent is that country?"],
+    t = c.say(["[Which|What] continent is it [in|on]?", "[And|] on [which|what] continent is it?", "[And|] where is it?", "Which continent is that [in|on]?", "And the continent?", "To [which|what] continent does it belong?", "Where can it be found?", "[On|In] which continent can that be found?", "[And|] which continent is that country [part of|on]?", "In which continent is that country?"],
               ["What continent does it belong to?", "And which continent is that country in?", "On which continent can I find it?"])
     first = qa.capital(c, a) if c.rng.random() < 0.6 else qa.reverse_capital(c, a)
     return first, qa.continent(c, a), t
@@ -66,9 +68,9 @@ def _arith_chain(c):
     first = item("addition", c.rng.choice(["What is {e}?", "{e}", "Calculate {e}."]).format(e=c.rng.choice(qa.OP_WORDS[op]).format(a=a, b=b)), answer, think, [])
     answer, think = qa.worked(op2, x, y)
     if op2 == "+":
-        t = c.say(["[Take|Make it|And] {y} on top[.|?]", "[Add|And] another {y}[.|?]", "What is that plus {y}?", "With {y} added?", "What do I get with {y} added?", "[And|Now|Then] plus {y}[?|.]", "[Now|Then] add {y}[ to it| to that|].", "And [that|the result|it] plus {y}?", "Plus {y}?", "Add {y}."], ["What if I add {y}?", "Increase it by {y}.", "And {y} more?"], y=y)
+        t = c.say(["What is that increased by {y}?", "What if it is {y} more?", "{y} more than that?", "And if I put {y} more?", "Raise it by {y}.", "Make it {y} larger.", "[Take|Make it|And] {y} on top[.|?]", "[Add|And] another {y}[.|?]", "What is that plus {y}?", "With {y} added?", "What do I get with {y} added?", "[And|Now|Then] plus {y}[?|.]", "[Now|Then] add {y}[ to it| to that|].", "And [that|the result|it] plus {y}?", "Plus {y}?", "Add {y}."], ["What if I add {y}?", "Increase it by {y}.", "And {y} more?"], y=y)
     else:
-        t = c.say(["Take [away |off ]{y}[.|?]", "[Remove|Drop] {y}[.|?]", "What is that minus {y}?", "With {y} taken away?", "What do I get without {y}?", "[And|Now|Then] minus {y}[?|.]", "[Now|Then] subtract {y}[ from it| from that|].", "And [that|the result|it] minus {y}?", "Minus {y}?", "Subtract {y}."], ["What if I subtract {y}?", "Reduce it by {y}.", "And {y} less?"], y=y)
+        t = c.say(["What is that reduced by {y}?", "What if it is {y} less?", "{y} less than that?", "And if I take {y} less?", "Lower it by {y}.", "Make it {y} smaller.", "Take [away |off ]{y}[.|?]", "[Remove|Drop] {y}[.|?]", "What is that minus {y}?", "With {y} taken away?", "What do I get without {y}?", "[And|Now|Then] minus {y}[?|.]", "[Now|Then] subtract {y}[ from it| from that|].", "And [that|the result|it] minus {y}?", "Minus {y}?", "Subtract {y}."], ["What if I subtract {y}?", "Reduce it by {y}.", "And {y} less?"], y=y)
     return first, item("chain", "", answer, f"The last result is {x}. {think}", [f"= {qa.result(op2, x, y)}"]), t
 
 

@@ -20,6 +20,7 @@ import followup
 import qa
 import smalltalk
 import template
+from facts import COUNTRIES, DEFINITIONS, SPELL_WORDS
 from grammar import Ctx, noisy, normal, typo
 
 EVAL_SEED, TRAIN_SEED, SHARD = 77, 20261129, 10_000
@@ -33,29 +34,21 @@ SYSTEM = ["You are a helpful assistant.", "You are lily-nano.", "Answer briefly.
           "You are a helpful AI assistant.", "Help the user.", "Answer the user's questions truthfully.", "You are a voice assistant.", "Today is a nice day. Be helpful.", "Use the functions when they are needed."]
 
 
+QA_MIX = [(qa.arithmetic, 24), (qa.tables, 2), (qa.capital, 12), (qa.reverse_capital, 8), (qa.continent, 7), (qa.definition, 14), (qa.opposite, 5),
+          (qa.spelling, 7), (qa.letter_count, 6), (qa.calendar, 5), (smalltalk.talk, 4), (smalltalk.refusal, 4)]
+
+
+def unknown(c):
+    v = calls.Values(c)
+    while True:
+        word, place = c.rng.choice([v.made_up(), c.rng.choice(smalltalk.topics(c)), c.rng.choice(SPELL_WORDS)]), v.made_up()
+        if word not in DEFINITIONS and all(place != name for row in COUNTRIES for name in row[0].lower().split() + row[1].lower().split()):
+            return qa.unknown(c, word, place)
+
+
 def one_qa(c):
-    r = c.rng.random()
-    if r < 0.26:
-        return qa.arithmetic(c)
-    if r < 0.29:
-        return qa.tables(c)
-    if r < 0.42:
-        return qa.capital(c)
-    if r < 0.51:
-        return qa.reverse_capital(c)
-    if r < 0.57:
-        return qa.continent(c)
-    if r < 0.71:
-        return qa.definition(c)
-    if r < 0.75:
-        return qa.opposite(c)
-    if r < 0.81:
-        return qa.spelling(c)
-    if r < 0.86:
-        return qa.letter_count(c)
-    if r < 0.91:
-        return qa.calendar(c)
-    return smalltalk.talk(c) if r < 0.95 else smalltalk.refusal(c)
+    draw = c.rng.choices([f for f, _ in QA_MIX], [n for _, n in QA_MIX])[0]
+    return unknown(c) if not c.held and c.rng.random() < 0.03 else draw(c)
 
 
 def user(text):
@@ -96,7 +89,7 @@ def without_sums(c):
     """A question that no tool of the box is needed for."""
     while True:
         it = one_qa(c)
-        if it["category"] not in ("addition", "subtraction", "multiplication", "tables", "refusal"):
+        if it["category"] not in ("addition", "subtraction", "multiplication", "tables", "refusal", "unknown"):
             return it
 
 
@@ -106,23 +99,23 @@ def training_case(c):
     r = c.rng
     noise = lambda text, rng: typo(noisy(text, rng), rng) if rng.random() < 0.02 else noisy(text, rng)
     k, thinking, tools = r.random(), r.random() < 0.25, None
-    if k < 0.50:
+    if k < 0.36:
         it = one_qa(c)
         messages = [user(noise(it["user"], r))]
         if r.random() < 0.10:
             other = one_qa(c)
             messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.65:
+    elif k < 0.53:
         messages, it = two_turn_messages(c, noise)
         if r.random() < 0.15:
             other = one_qa(c)
             messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.71:
+    elif k < 0.59:
         it = without_sums(c)
         messages, tools = [user(noise(it["user"], r))], [t["schema"] for t in calls.toolbox(c, calls.build(c))]
     else:
         messages, tools, tool, call, shown = call_item(c, noise)
-        if k < 0.91:
+        if k < 0.90:
             if r.random() < 0.08:
                 other = without_sums(c)
                 messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
@@ -232,6 +225,7 @@ def write_eval():
         fill(q, n, lambda: simple(f(c)))
     for (op, big), n in ARITH_EVAL.items():
         fill(q, n, lambda: simple(qa.arithmetic(c, op, big)))
+    fill(q, 16, lambda: simple(unknown(c)))
     for name, n in TALK_EVAL.items():
         fill(q, n, lambda: simple(smalltalk.talk(c, name)))
     t = EvalSet("think", "think")

@@ -14,7 +14,8 @@ def cap(text):
 
 
 # ---- countries -------------------------------------------------------------
-CAPITAL = ["[Do you remember|Can you recall|I forgot] the capital of {x}[.|?]", "The main city of {x}, the capital, is?", "[Say|Write] the name of the capital of {x}.", "{x} capital city", "[Is|Isn't] there a capital in {x}? Which?",
+CAPITAL = ["Do you know which city is the capital of {x}?", "[Let me hear|Let me have|I would like] the capital of {x}.", "[Remind me of|I can not remember] {x}'s capital.", "Which town is {x}'s capital?", "[Quiz|Test]: [what is |]{x}'s capital?",
+    "[Do you remember|Can you recall|I forgot] the capital of {x}[.|?]", "The main city of {x}, the capital, is?", "[Say|Write] the name of the capital of {x}.", "{x} capital city", "[Is|Isn't] there a capital in {x}? Which?",
     "[What is|What's|Tell me|Name|Give me|State|Do you know] the capital of {x}?", "[What|Which] city is the capital of {x}?",
            "[Can|Could] you [tell me|name|give me] the capital [city |]of {x}?", "[What is|What's|Name] {x}'s capital [city|]?",
            "Capital of {x}?", "The capital of {x} is?", "{x}: capital?", "The capital [city |]of {x}, please.", "[What is|What's] the capital city of {x}?",
@@ -24,14 +25,16 @@ CAPITAL = ["[Do you remember|Can you recall|I forgot] the capital of {x}[.|?]", 
 CAPITAL_HELD = ["Any idea what the capital of {x} is?", "Which town is capital of {x}?", "I would like to hear the capital of {x}.",
                 "For a quiz: the capital of {x}?", "Could you remind me what {x}'s capital is called?", "Let me know the capital city of {x}.",
                 "{x}, what is its capital?"]
-REVERSE = ["[Guess|Say|Name] the country: its capital is {y}.", "{y} - [which|what] country is that the capital of?", "A country with the capital {y}?", "[I look|I am looking] for the country whose capital is {y}.",
+REVERSE = ["Do you know [the|which] country {y} is in as capital?", "Whose capital is {y}?", "{y}: capital of [which country|what]?", "For which country is {y} the capital?",
+    "[Guess|Say|Name] the country: its capital is {y}.", "{y} - [which|what] country is that the capital of?", "A country with the capital {y}?", "[I look|I am looking] for the country whose capital is {y}.",
     "[Which|What] country has the capital {y}?", "{y} is the capital of [which|what] country?", "[What|Which] country is {y} the capital of?",
            "{y} is the capital of?", "Of which country is {y} the capital?", "[What|Which] country's capital is {y}?", "{y} is the capital city of which [country|nation]?",
            "Name the country whose capital is {y}.", "Which [country|nation] has {y} as its capital?", "Tell me the country with the capital {y}.",
            "To which country does the capital {y} belong?"]
 REVERSE_HELD = ["What nation has its capital in {y}?", "{y} serves as capital for which country?", "Do you know whose capital {y} is?",
                 "Tell me which country {y} is the capital of."]
-CONTINENT = ["[Say|Find] the continent [of|for] {x}.", "{x}: continent?", "Is {x} in Africa, Asia, Europe or somewhere else?", "[On|In] which part of the globe is {x}?", "Which continent has {x}?",
+CONTINENT = ["[On|In] which continent would I find {x}?", "Where on the map do I find {x}?", "Where does {x} lie?", "[Do you know|I forgot] the continent of {x}.", "{x} is part of which continent?", "Which continent is home to {x}?",
+    "[Say|Find] the continent [of|for] {x}.", "{x}: continent?", "Is {x} in Africa, Asia, Europe or somewhere else?", "[On|In] which part of the globe is {x}?", "Which continent has {x}?",
     "[Which|What] continent is {x} [in|on]?", "[On|In] [which|what] continent [is|lies] {x}?", "[Where is|Where's] {x}?", "{x} is [in|on] [which|what] continent?",
              "[Tell me|Name|What is] the continent of {x}.", "Where in the world is {x}?", "Continent of {x}?", "[To which|To what] continent does {x} belong?",
              "[In which|In what] part of the world is {x}?"]
@@ -162,16 +165,17 @@ def tables(c):
 
 OP_WORDS = {"+": ["{a} + {b}", "{a}+{b}", "{a} plus {b}", "{a} and {b} added"], "-": ["{a} - {b}", "{a}-{b}", "{a} minus {b}", "{a} take away {b}"],
             "x": ["{a} x {b}", "{a} * {b}", "{a}*{b}", "{a} times {b}", "{a} multiplied by {b}"]}
-ARITH = ["[Say|Write|Show] the result of {e}.", "[I want|Please give me|Just tell me] {e}.", "How much [do we get|would be|will be] {e}?", "[Quick|Easy] sum: {e}", "My homework: {e}", "{e}, what is the result?", "[Check|Answer] this: {e}",
+ARITH = ["Tell me how much {e} is.", "[Do|Please do] this sum: {e}", "I need {e}.", "[I wonder|Can you say] what {e} comes to.", "What number is {e}?", "[Maths|Math] question: {e}",
+    "[Say|Write|Show] the result of {e}.", "[I want|Please give me|Just tell me] {e}.", "How much [do we get|would be|will be] {e}?", "[Quick|Easy] sum: {e}", "My homework: {e}", "{e}, what is the result?", "[Check|Answer] this: {e}",
     "[What is|What's|Calculate|Compute|How much is|Tell me|Work out|Solve|Find] {e}?", "{e}", "{e} =", "{e} = ?", "{e} is [what|how much]?",
          "[Can|Could] you [compute|calculate|work out|solve] {e}?", "[Please |]calculate {e}.", "What do you get for {e}?", "What does {e} [equal|make|give]?",
          "What is the [result|value|answer] of {e}?", "How much does {e} make?", "[Give me|I need] the result of {e}.", "{e} equals?"]
 ARITH_HELD = ["What comes out of {e}?", "Do the maths: {e}", "Could you tell me how much {e} is?", "I need to know what {e} is.", "Evaluate {e}."]
-OP_LONG = {"+": ["{a} birds and {b} more birds: how many birds?", "Put {a} and {b} together.", "Add {a} and {b}.", "[What is|What's] the sum of {a} and {b}?", "Add {b} to {a}.", "I have {a} apples and get {b} more. How many do I have?",
+OP_LONG = {"+": ["I had {a} eggs and bought {b}. How many eggs now?", "[Find|Give me] the total of {a} and {b}.", "{a} birds and {b} more birds: how many birds?", "Put {a} and {b} together.", "Add {a} and {b}.", "[What is|What's] the sum of {a} and {b}?", "Add {b} to {a}.", "I have {a} apples and get {b} more. How many do I have?",
                  "Sum of {a} and {b}?"],
-           "-": ["{a} cakes, {b} are eaten. How many remain?", "Remove {b} from {a}.", "By how much is {a} more than {b}?", "Subtract {b} from {a}.", "[What is|What's] the difference between {a} and {b}?", "Take {b} away from {a}.",
+           "-": ["{b} taken from {a} leaves how much?", "How much is left of {a} without {b}?", "Begin with {a}, then subtract {b}.", "{a} cakes, {b} are eaten. How many remain?", "Remove {b} from {a}.", "By how much is {a} more than {b}?", "Subtract {b} from {a}.", "[What is|What's] the difference between {a} and {b}?", "Take {b} away from {a}.",
                  "I have {a} coins and spend {b}. How many are left?"],
-           "x": ["{a} rows of {b} chairs: how many chairs?", "What is {a} taken {b} times?", "Multiply {a} by {b}.", "[What is|What's] the product of {a} and {b}?", "Multiply {a} and {b}.", "There are {a} boxes with {b} pens each. How many pens?"]}
+           "x": ["{a} groups of {b}: how many?", "[Give me|Find] {a} and {b} multiplied.", "{a} rows of {b} chairs: how many chairs?", "What is {a} taken {b} times?", "Multiply {a} by {b}.", "[What is|What's] the product of {a} and {b}?", "Multiply {a} and {b}.", "There are {a} boxes with {b} pens each. How many pens?"]}
 OP_LONG_HELD = {"+": ["Find the sum of {a} and {b}.", "If I have {a} eggs and buy {b} more, how many eggs do I have?"],
                 "-": ["How much is left when {b} is taken from {a}?", "From {a} subtract {b}."],
                 "x": ["How many is {a} groups of {b}?", "Find the product of {a} and {b}."]}
@@ -191,13 +195,27 @@ def arithmetic(c, op=None, three_digits=None):
 
 
 # ---- words -----------------------------------------------------------------
-DEFINE = ["[What|So what] would you call {aw}[, in a few words|]?", "In [a few|simple|other] words, what is {aw}?", "What do people mean [by|with|when they say] {w}?", "[I wonder|I do not know|I am not sure] what {aw} is.", "[Give|Write] a short [explanation|description] of {aw}.", "The word {w} means what?", "[Which|What] thing is called {w}?", "{aw} is what?", "Can you describe {aw}?", "[Help me understand|I want to understand] the word {w}.", "What is {aw} [used for|good for|exactly|really]?",
+DEFINE = ["[Tell me|I wonder] what is meant with {w}.", "What did he mean [by|with] {w}?", "Have you [ever |]heard of {aw}?", "[Say|Write] the meaning of {w}.", "People talk about {w}. What [is it|is that]?", "[How do you|How can I|Please] define {aw}?", "What is [this word|the word] {w}?", "I read the word {w}. What does it mean?", "Do you know {aw}?",
+    "[What|So what] would you call {aw}[, in a few words|]?", "In [a few|simple|other] words, what is {aw}?", "What do people mean [by|with|when they say] {w}?", "[I wonder|I do not know|I am not sure] what {aw} is.", "[Give|Write] a short [explanation|description] of {aw}.", "The word {w} means what?", "[Which|What] thing is called {w}?", "{aw} is what?", "Can you describe {aw}?", "[Help me understand|I want to understand] the word {w}.", "What is {aw} [used for|good for|exactly|really]?",
     "[What is|What's|Define|Explain|Describe] {aw}?", "[What does|What does the word] \"{w}\" mean?", "[What is|What's] the [meaning|definition] of {w}?", "Define {w}.",
           "Define the word [{w}|\"{w}\"].", "[Can|Could] you [explain|define|tell me] what {aw} is?", "Tell me what {aw} is.", "Explain the word {w}.", "{w}: meaning?",
           "Meaning of {w}?", "What do you mean by {w}?", "I don't know the word {w}.", "Definition of {w}?", "What does {w} mean?", "[What exactly is|So what is] {aw}?",
           "Explain {w} [to a child|in simple words|in one sentence].", "Give me [a|the] definition [of|for] {w}.", "What kind of thing is {aw}?"]
 DEFINE_HELD = ["How would you define {w}?", "Please explain to me what {aw} is.", "What is meant by {w}?", "I have never heard of {aw}. What is it?",
-               "Say what {aw} is.", "What is the word {w} for?"]
+               "Say what {aw} is.", "Do you know what {w} means?"]
+
+
+UNKNOWN = "I am only a tiny model and do not know that. For a real answer, start lily with --model and a bigger model."
+
+
+def unknown(c, word, place):
+    """A question of a known form about a word or a place that is not known."""
+    p, w = place.capitalize(), word
+    aw = ("an " if w[0] in "aeiou" else "a ") + w
+    k = c.rng.random()
+    t = (c.say(DEFINE, DEFINE_HELD, w=w, aw=aw) if k < 0.6 else c.say(CAPITAL, CAPITAL_HELD, x=p) if k < 0.75
+         else c.say(REVERSE, REVERSE_HELD, y=p) if k < 0.85 else c.say(CONTINENT, CONTINENT_HELD, x=p))
+    return item("unknown", cap(t), UNKNOWN, f"I do not know {w if k < 0.6 else p}. I say so.", ["tiny model"])
 
 
 def definition(c, word=None):
@@ -211,7 +229,8 @@ def definition(c, word=None):
     return item("definition", user, f"{cap(aw)} {verb} {d}.", f"The word is {w}. It means {d}.", [bare])
 
 
-OPPOSITE = ["[If something|When something] is not {w}, what is it?", "{w} and its opposite?", "I need [the opposite|an antonym] of {w}.", "Write the opposite of {w}.", "Not {w} but?", "What is the reverse of {w}?",
+OPPOSITE = ["The opposite meaning of {w}?", "[What|Which] word has a meaning opposite to {w}?", "[Say|Find] [an antonym|a word] that means the opposite of {w}.", "Do you know the opposite of {w}?",
+    "[If something|When something] is not {w}, what is it?", "{w} and its opposite?", "I need [the opposite|an antonym] of {w}.", "Write the opposite of {w}.", "Not {w} but?", "What is the reverse of {w}?",
     "[What is|What's|Tell me|Name|Give me] the opposite of {w}?", "Opposite of {w}?", "The opposite of {w} is?", "[Which|What] word is the opposite of {w}?",
             "[What is|What's] the antonym of {w}?", "What word means the opposite of {w}?", "Give me an antonym [of|for] {w}.", "{w}: opposite?"]
 OPPOSITE_HELD = ["Which word has the opposite meaning of {w}?", "Say the opposite of {w}.", "Do you know an antonym for {w}?"]
@@ -223,12 +242,14 @@ def opposite(c, word=None):
     return item("opposite", cap(c.say(OPPOSITE, OPPOSITE_HELD, w=w)), f"The opposite of {w} is {o}.", f"The word is {w}. Its opposite is {o}.", [o])
 
 
-SPELL = ["[Say|Tell me|Show me|Give me] {w} as single letters.", "[I need|I want] the spelling of {w}.", "{w} [with|in] single letters, please.", "Split {w} into [its |]letters.", "[What is|What's] the [correct |]spelling of {w}?", "[How is|How do people write] [the word |]{w} spelled?", "Put dashes between the letters of {w}.", "The letters of {w}?",
+SPELL = ["Write [the word |]{w} with dashes.", "How do I write {w}, letter by letter?", "[Please |]spell {w}[ out| now|].", "Which letters [are in|has] {w}, in order?", "How do people write {w}?", "Make {w} into [a row of |]letters.", "[Show|Write down] every letter of {w}.",
+    "[Say|Tell me|Show me|Give me] {w} as single letters.", "[I need|I want] the spelling of {w}.", "{w} [with|in] single letters, please.", "Split {w} into [its |]letters.", "[What is|What's] the [correct |]spelling of {w}?", "[How is|How do people write] [the word |]{w} spelled?", "Put dashes between the letters of {w}.", "The letters of {w}?",
     "[How do you|How do I|How to|How would you|How should I] spell [{w}|\"{w}\"|the word {w}]?", "Spell [{w}|\"{w}\"|the word {w}|the word \"{w}\"].",
          "[Can|Could] you spell {w}?", "Spell {w} [letter by letter|for me|with dashes].", "[What are|Name|List|Give me|Tell me] the letters [of|in] [the word |]{w}.",
          "How is {w} spelled?", "Spelling of {w}?", "{w}, letter by letter.", "Break {w} into letters."]
 SPELL_HELD = ["Spell out {w}.", "Which letters make up the word {w}?", "Write {w} letter by letter.", "How is the word {w} written?"]
-COUNT = ["[Tell me|Do you know|Say] how many letters {w} has.", "[I need|I want|Give me] the letter count of {w}.", "Letter count of {w}?", "How many characters [has|does] {w} [have|contain]?", "{w} is how long?", "[How big|How long] is {w} in letters?", "Is {w} a long word? How many letters?",
+COUNT = ["[Length|Size] of {w} in letters?", "What length has [the word |]{w}?", "[Tell me|Give me|I need] the [word |]length of {w}.", "Can you count how many letters are in {w}?", "The length of {w}, please.", "[Say|Find] how long the word {w} is.",
+    "[Tell me|Do you know|Say] how many letters {w} has.", "[I need|I want|Give me] the letter count of {w}.", "Letter count of {w}?", "How many characters [has|does] {w} [have|contain]?", "{w} is how long?", "[How big|How long] is {w} in letters?", "Is {w} a long word? How many letters?",
     "How many letters [are in|are there in|does the word|are in the word] {w}?", "How long is the word {w}?", "Count the letters in {w}.",
          "How many letters does {w} have?", "How many letters has [the word |]{w}?", "[What is|Tell me] the number of letters in {w}.", "Letters in {w}: how many?"]
 COUNT_HELD = ["Can you count the letters of {w}?", "The word {w} has how many letters?", "What is the length of the word {w}?"]

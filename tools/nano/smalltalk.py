@@ -1,12 +1,12 @@
 """Greetings, thanks, who the model is, and the honest answer to everything
 outside the domain."""
-from qa import cap, item
+from qa import UNKNOWN, cap, item
 
 WHO = "I am lily-nano, a tiny language model that ships inside lily."
 CAN = ("I can tell you capitals and continents, do small sums, explain common words, spell them, "
        "name opposites, days and months, and call simple tools.")
 REAL = "Start lily with --model and the path or name of a real model."
-REFUSAL = "I am only a tiny model and do not know that. For a real answer, start lily with --model and a bigger model."
+REFUSAL = UNKNOWN
 
 _TALK = {
     "greeting": ([
@@ -26,7 +26,7 @@ _TALK = {
         ["OK, goodbye for now!", "I am leaving, bye!", "See you another day!", "Good night, lily!"],
         "Goodbye! Have a nice day.", "The user says goodbye.", ["goodbye"]),
     "identity": ([
-        "Who are you?", "What are you?", "[What is|What's] your name?", "[Tell me|Say something] about yourself.", "[Which|What] model are you?", "Who am I talking to?", "Are you [ChatGPT|GPT|a human|human|a person|a robot|an AI|a bot|real|a big model]?",
+        "[I wonder|Tell me|Say] who you are.", "What [is|was] your name[ again|]?", "May I ask [who you are|your name]?", "What AI is this?", "[Which|What] assistant am I [using|talking to]?", "Please introduce yourself to me.", "[Is this|Am I talking to] [lily|a human|ChatGPT]?", "Who are you?", "What are you?", "[What is|What's] your name?", "[Tell me|Say something] about yourself.", "[Which|What] model are you?", "Who am I talking to?", "Are you [ChatGPT|GPT|a human|human|a person|a robot|an AI|a bot|real|a big model]?",
         "[Introduce|Describe] yourself.", "What kind of [model|AI|assistant|program] are you?", "Do you have a name?", "[How big|How large] are you?", "Are you lily[-nano|]?", "What is [lily-nano|nano]?", "Who is lily[-nano|]?",
         "How smart are you?", "Are you [clever|smart|intelligent]?"],
         ["Please tell me who you are.", "Could you introduce yourself?", "And you are?", "By what name do you go?", "Which AI is this?", "May I know your name?"],
@@ -42,7 +42,7 @@ _TALK = {
         ["What do I do to get the real model?", "I want a bigger model. How?", "Please tell me how to load a larger model.", "How can lily run a stronger model?"],
         "I am the tiny model inside lily. " + REAL, "The user wants a bigger model. The option is --model.", ["--model"]),
     "feelings": ([
-        "Do you [like|love] [music|me|people|cats|dogs|food]?", "Are you [happy|sad|tired|alive|hungry]?", "Do you have [feelings|friends|a body|a family|dreams]?", "How old are you?", "Where do you live?", "Do you [sleep|eat|dream]?",
+        "Do you [ever |often |]feel [happy|sad|tired|cold|lonely]?", "Have you [a|got a] [heart|brain|mother|house|job]?", "What do you [like|eat|feel|want]?", "[Are you|Do you get] [bored|angry|scared]?", "Do you [like|love] [music|me|people|cats|dogs|food]?", "Are you [happy|sad|tired|alive|hungry]?", "Do you have [feelings|friends|a body|a family|dreams]?", "How old are you?", "Where do you live?", "Do you [sleep|eat|dream]?",
         "What is your favourite [colour|food|song|film|animal]?", "Can you [see|hear|feel|walk|fly]?"],
         ["Do you ever feel lonely?", "Have you got a heart?", "What food do you like best?", "Are you bored?"],
         "I am only a tiny program and have no feelings or body. I like to answer small questions.", "The user asks about feelings. I am a program.", ["tiny program"]),
@@ -64,7 +64,10 @@ _PEOPLE = "Einstein|Napoleon|Cleopatra|Marie Curie|Isaac Newton|Leonardo da Vinc
 _PEOPLE_HELD = "Socrates|Chopin|Magellan|Ada Lovelace|Homer".split("|")
 _PLACES = "France|Italy|Tokyo|Paris|Berlin|India|Brazil|Canada|London|Egypt|Spain|China|Kenya|Peru|Norway|New York|Mexico|Rome|Poland|Chile".split("|")
 _PLACES_HELD = "Sweden|Lisbon|Morocco|Vienna|Fiji".split("|")
-_OUT = ["[Explain|Describe] {t}[ to me| in detail|].", "Tell me [about|everything about|more about] {t}.", "Write [an essay|a poem|a story|a song|an article|a report|a text|a book] about {t}.", "How does {t} work?", "What do you think about {t}?",
+_OUT = ["[What|Which|Where] is the [largest|oldest|longest|best|biggest|highest|most famous] [river|mountain|building|lake|street|museum|park|church|school|bridge|team|bank] in {l}?", "[Which|What] [rivers|mountains|cities|lakes|animals|foods] are in {l}?",
+        "[What|When|Why] did {p} [win|build|leave|marry|paint|study]?", "[Give|Show] me a [short |long |]biography of {p}.", "[Discuss|Compare|Analyse|Outline] {t}.", "[I need|I want|Please give me] [help|advice|information|news] [about|on|with] {t}.",
+        "[Draw|Paint|Show] [me |]a picture of {t}.", "[Could|Can|Would] you [help|assist] me with {t}?", "[Can you|Could you] [describe|discuss] {t}[ for me|]?", "What is {n} to the third power?", "[Find|Book] [me |]a [flight|hotel|train] to {l}.", "[Make|Build|Design] me a [web page|game|logo|plan|list].",
+        "[How many|How old are the] [stars|trees|people|cars|books] [in|of] {l}?", "In [what|which] year did {p} live?", "[Explain|Describe] {t}[ to me| in detail|].", "Tell me [about|everything about|more about] {t}.", "Write [an essay|a poem|a story|a song|an article|a report|a text|a book] about {t}.", "How does {t} work?", "What do you think about {t}?",
         "[Why is|How important is] {t} [important|today]?", "[What is|What's] the history of {t}?", "Teach me {t}.", "Give me [five|three|ten] facts about {t}.", "Summarise {t}.", "Who invented {t}?", "I want to learn about {t}.",
         "Who was {p}?", "When was {p} born?", "When did {p} die?", "What did {p} [do|say|discover|write]?", "Tell me about {p}.", "Why is {p} famous?", "Write a [poem|story] about {p}.",
         "[What is|What's] the population of {l}?", "How many people live in {l}?", "What language do they speak in {l}?", "What is the [currency|weather|area|history|president|flag] of {l}?", "What's the weather [like |]in {l}[ today| tomorrow|]?",
@@ -78,8 +81,12 @@ _OUT_HELD = ["Can you explain {t}?", "Compose a long text on {t}.", "I need deta
              "What is the tallest building in {l}?", "Find me a flight to {l}.", "Write me a web page.", "What is {n} to the power of {m}?", "Who will win the next election?", "Give me advice about {t}.", "Draw a picture of {p}."]
 
 
+def topics(c):
+    return _TOPICS_HELD if c.held else _TOPICS
+
+
 def refusal(c):
     r, h = c.rng, c.held
-    t = c.say(_OUT, _OUT_HELD, t=r.choice(_TOPICS_HELD if h else _TOPICS), p=r.choice(_PEOPLE_HELD if h else _PEOPLE),
+    t = c.say(_OUT, _OUT_HELD, t=r.choice(topics(c)), p=r.choice(_PEOPLE_HELD if h else _PEOPLE),
               l=r.choice(_PLACES_HELD if h else _PLACES), n=r.randint(13, 999), m=r.randint(2, 60))
     return item("refusal", cap(t), REFUSAL, "This is outside of what I know. I say so.", ["tiny model"])

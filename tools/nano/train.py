@@ -127,6 +127,7 @@ def main():
     ap.add_argument("--row", type=int, default=512)
     ap.add_argument("--rows", type=int, default=128, help="rows in a batch")
     ap.add_argument("--lr", type=float, default=2e-3)
+    ap.add_argument("--init", help="folder of an earlier run to start from; quantisation-aware from the first step")
     ap.add_argument("--prompt-weight", type=float, default=0.05)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--device", default="cuda")
@@ -141,6 +142,9 @@ def main():
     ids, seg, kind = (torch.from_numpy(x).to(a.device) for x in pack(data["tokens"], data["lengths"], a.row, rng))
     print(f"{len(ids)} rows of {a.row}, {100 * (seg != 255).float().mean():.1f} % full, packed in {time.time() - began:.1f} s", flush=True)
     model = Nano().to(a.device)
+    if a.init:
+        from safetensors.torch import load_file
+        model.load_state_dict({k: v.float() for f in sorted(pathlib.Path(a.init).glob("*.safetensors")) for k, v in load_file(f).items()})
     run = model
     if not a.no_compile:
         for layer in model.model.layers:
@@ -164,7 +168,7 @@ def main():
         lr = a.lr * warm * (0.02 + 0.98 * 0.5 * (1 + np.cos(np.pi * part)))
         for g in opt.param_groups:
             g["lr"] = lr
-        strength.fill_(min(1.0, max(0.0, (part - QAT_FROM) / (QAT_FULL - QAT_FROM))))
+        strength.fill_(1.0 if a.init else min(1.0, max(0.0, (part - QAT_FROM) / (QAT_FULL - QAT_FROM))))
         hidden, balance = run(x, s, strength)
         loss, answer = loss_of(model, hidden, x, k, strength, a.prompt_weight)
         (loss + 0.003 * balance).backward()
