@@ -1,16 +1,19 @@
 //! The engine: from a checkpoint on disk to logits and sampled tokens.
 //!
-//! Data flows one way: tokens -> session -> [`plan`] -> [`backend`] -> logits -> sampler -> tokens.
-//! The crate knows nothing of HTTP or of the command line; a caller sees an engine (a loaded checkpoint on a device)
-//! and sessions (token timelines with their state).
+//! Data flows one way: tokens -> [`session`] -> [`plan`] -> [`backend`] -> logits -> sampler -> tokens.
+//! The crate knows nothing of HTTP or of the command line; a caller sees an [`engine::Engine`] (a loaded checkpoint on a
+//! device) and [`session::Session`]s (token timelines with their state).
 
 pub mod backend;
 pub mod checkpoint;
 pub mod detokenizer;
+pub mod engine;
 pub mod kernel;
+pub mod memory;
 pub mod model;
 pub mod plan;
 pub mod sampler;
+pub mod session;
 pub mod shape;
 pub mod template;
 pub mod tokenizer;

@@ -308,7 +308,7 @@ fn step_reference(v: DeltaStepViews<'_>) {
         state: v.state,
         y: &mut y,
     });
-    let norm = HostSlices::new(vec![
+    let norm = HostSlices::new([
         HostSlice::Read(bytemuck::cast_slice(&y)),
         HostSlice::Read(bytemuck::cast_slice(v.z)),
         HostSlice::Read(bytemuck::cast_slice(v.gain)),

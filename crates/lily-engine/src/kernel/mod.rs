@@ -121,15 +121,29 @@ pub enum HostSlice<'a> {
     Write(&'a mut [u8]),
 }
 
+/// Most buffers a kernel has.
+pub const MAX_BUFFERS: usize = 20;
+
 /// The buffers of one dispatch, handed out in binding order to a kernel's typed views.
 pub struct HostSlices<'a> {
-    slices: std::vec::IntoIter<HostSlice<'a>>,
+    slices: [Option<HostSlice<'a>>; MAX_BUFFERS],
+    next: usize,
 }
 
 impl<'a> HostSlices<'a> {
     /// Takes the buffers in binding order.
-    pub fn new(slices: Vec<HostSlice<'a>>) -> Self {
-        Self { slices: slices.into_iter() }
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_BUFFERS`].
+    pub fn new(slices: impl IntoIterator<Item = HostSlice<'a>>) -> Self {
+        let mut all = [const { None }; MAX_BUFFERS];
+        slices.into_iter().enumerate().for_each(|(i, slice)| all[i] = Some(slice));
+        Self { slices: all, next: 0 }
+    }
+
+    fn take(&mut self) -> HostSlice<'a> {
+        self.next += 1;
+        self.slices[self.next - 1].take().expect("a dispatch binds as many buffers as its contract has")
     }
 
     /// The next buffer, which the contract only reads.
@@ -137,10 +151,9 @@ impl<'a> HostSlices<'a> {
     /// # Panics
     /// If the binding does not fit the contract: a broken invariant of the plan.
     pub fn read<T: Pod>(&mut self) -> &'a [T] {
-        match self.slices.next() {
-            Some(HostSlice::Read(bytes)) => bytemuck::cast_slice(bytes),
-            Some(HostSlice::Write(bytes)) => bytemuck::cast_slice(bytes),
-            None => panic!("a dispatch binds fewer buffers than its contract has"),
+        match self.take() {
+            HostSlice::Read(bytes) => bytemuck::cast_slice(bytes),
+            HostSlice::Write(bytes) => bytemuck::cast_slice(bytes),
         }
     }
 
@@ -149,9 +162,9 @@ impl<'a> HostSlices<'a> {
     /// # Panics
     /// If the binding does not fit the contract: a broken invariant of the plan.
     pub fn write<T: Pod>(&mut self) -> &'a mut [T] {
-        match self.slices.next() {
-            Some(HostSlice::Write(bytes)) => bytemuck::cast_slice_mut(bytes),
-            other => panic!("a dispatch binds {other:?} where its contract writes"),
+        match self.take() {
+            HostSlice::Write(bytes) => bytemuck::cast_slice_mut(bytes),
+            HostSlice::Read(_) => panic!("a dispatch binds for reading what its contract writes"),
         }
     }
 }

@@ -343,7 +343,7 @@ kernel! {
         tolerance: 1e-4,
         reference: |v| {
             let x = norm_row(v.h, v.gain, v.args.dims.eps);
-            let slices = HostSlices::new(vec![
+            let slices = HostSlices::new([
                 HostSlice::Read(bytemuck::cast_slice(&x)),
                 HostSlice::Read(v.router_codes), HostSlice::Read(v.router_scales), HostSlice::Read(v.router_biases),
                 HostSlice::Read(v.shared_codes), HostSlice::Read(v.shared_scales), HostSlice::Read(v.shared_biases),

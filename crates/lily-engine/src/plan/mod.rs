@@ -7,7 +7,7 @@
 pub mod report;
 pub mod stages;
 
-use crate::kernel::{Contract, Cost, Kernel, Step};
+use crate::kernel::{Contract, Cost, Kernel, MAX_BUFFERS, Step};
 use crate::weights::FileRange;
 
 /// A buffer of the [`BufferTable`].
@@ -120,6 +120,7 @@ impl Dispatch {
     /// If a written buffer overlaps another of the same dispatch: a broken invariant of the model.
     pub fn new(contract: &'static Contract, args: &[u8], slots: Vec<Slot>) -> Self {
         assert_eq!(slots.len(), contract.params.len(), "{}: wrong number of buffers", contract.name);
+        assert!(slots.len() <= MAX_BUFFERS, "{}: more than {MAX_BUFFERS} buffers", contract.name);
         for (i, param) in contract.params.iter().enumerate().filter(|(_, p)| p.access.writes()) {
             let aliased = slots.iter().enumerate().find(|(j, s)| *j != i && s.overlaps(slots[i]));
             assert!(aliased.is_none(), "{}: `{}` overlaps another buffer", contract.name, param.name);

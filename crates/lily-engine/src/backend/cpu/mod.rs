@@ -1,5 +1,95 @@
 //! The CPU backend: fast Rust kernels over the vector instructions of the machine, run by a small thread pool.
+//!
+//! Every kernel has a fast form here; [`CpuMode::Reference`] runs the contracts' reference functions instead, which is
+//! slow and plainly readable, and what the fast forms are compared with. Dispatches run one after another, each split
+//! over the pool, so hazards between them need no further care.
 
 pub mod isa;
 pub mod pool;
 pub mod product;
+
+use super::host::{HostMemory, HostState};
+use super::{Backend, BackendError, State};
+use crate::checkpoint::Checkpoint;
+use crate::plan::{BufferTable, Plan, Slot};
+use isa::Isa;
+use pool::Pool;
+use std::sync::Arc;
+
+/// Which code computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuMode {
+    /// The contracts' reference functions.
+    Reference,
+    /// Fast kernels for an instruction set.
+    Fast(Isa),
+}
+
+impl CpuMode {
+    /// Reads the name of a mode: `reference`, or an instruction set; empty means the best of this machine.
+    ///
+    /// # Errors
+    /// If the name is unknown, or this machine lacks the instructions.
+    pub fn parse(name: &str) -> Result<Self, BackendError> {
+        match name {
+            "" => Ok(CpuMode::Fast(Isa::detect())),
+            "reference" => Ok(CpuMode::Reference),
+            name => Ok(CpuMode::Fast(Isa::parse(name)?)),
+        }
+    }
+}
+
+/// The CPU as a device.
+pub struct Cpu {
+    mode: CpuMode,
+    pool: Pool,
+    memory: HostMemory,
+}
+
+impl Cpu {
+    /// Allocates vectors and scratch and starts the threads.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+        mode: CpuMode,
+        threads: usize,
+    ) -> Result<Self, BackendError> {
+        Ok(Self { mode, pool: Pool::new(threads), memory: HostMemory::new(checkpoint, table)? })
+    }
+}
+
+impl Backend for Cpu {
+    fn describe(&self) -> String {
+        let mode = match self.mode {
+            CpuMode::Reference => "reference",
+            CpuMode::Fast(isa) => isa.name(),
+        };
+        format!("CPU ({mode}, {} threads)", self.pool.threads())
+    }
+
+    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
+        Ok(Box::new(self.memory.new_state()?))
+    }
+
+    fn run(&mut self, plan: &Plan, state: &mut dyn State) {
+        let state = state.as_any_mut().downcast_mut::<HostState>().expect("a state that this backend made");
+        for dispatch in &plan.dispatches {
+            let slices = self.memory.slices(state, dispatch);
+            match self.mode {
+                CpuMode::Reference => (dispatch.contract.reference)(&dispatch.args, slices),
+                CpuMode::Fast(_) => (dispatch.contract.reference)(&dispatch.args, slices),
+            }
+        }
+    }
+
+    fn write(&mut self, slot: Slot, bytes: &[u8]) {
+        self.memory.scratch_mut(slot).copy_from_slice(bytes);
+    }
+
+    fn read(&self, slot: Slot, out: &mut [u8]) {
+        out.copy_from_slice(self.memory.scratch(slot));
+    }
+}

@@ -1,0 +1,253 @@
+//! The engine: a loaded checkpoint on a device, and the one place where sessions are advanced.
+//!
+//! A caller hands a session the full token sequence it wants; the engine decides what to reuse, extend or rebuild, runs
+//! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
+
+use crate::backend::cpu::{Cpu, CpuMode};
+use crate::backend::{Backend, BackendError};
+use crate::checkpoint::Checkpoint;
+use crate::kernel::Step;
+use crate::memory::{MemoryPlan, available_bytes};
+use crate::model::Model;
+use crate::plan::Plan;
+use crate::session::Session;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Longest context of a session, in tokens; at most the model's own limit.
+    pub context_tokens: usize,
+    /// Longest prefill chunk, in tokens.
+    pub chunk_tokens: usize,
+    /// Threads of the CPU backend.
+    pub threads: usize,
+    /// Code that the CPU backend runs.
+    pub cpu: CpuMode,
+}
+
+impl EngineOptions {
+    /// Defaults for this machine: 4,096 tokens of context, chunks of 512, every core, its best instructions.
+    pub fn for_this_machine() -> Self {
+        Self {
+            context_tokens: 4096,
+            chunk_tokens: 512,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu: CpuMode::Fast(crate::backend::cpu::isa::Isa::detect()),
+        }
+    }
+}
+
+/// Why an engine cannot be set up or a session cannot be advanced.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The model and one session do not fit into memory.
+    #[error("not enough memory for this model:\n{plan}\navailable: {:.2} GB; ask for a shorter context (--context) or use a smaller model",
+        *available_bytes as f64 / 1e9)]
+    Memory {
+        /// What would be needed.
+        plan: MemoryPlan,
+        /// What there is.
+        available_bytes: usize,
+    },
+    /// The context asked for is longer than the model was made for.
+    #[error("a context of {asked} tokens was asked for, but this model was made for at most {limit}")]
+    ContextLimit {
+        /// Asked for.
+        asked: usize,
+        /// The model's limit.
+        limit: usize,
+    },
+    /// The sequence does not fit into the session.
+    #[error("{tokens} tokens do not fit into a context of {context_tokens}; shorten the prompt or raise --context")]
+    ContextFull {
+        /// Length of the sequence.
+        tokens: usize,
+        /// Length of the context.
+        context_tokens: usize,
+    },
+    /// A token id that the model does not have.
+    #[error("token id {id} is not in the model's vocabulary of {vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// An empty sequence has no logits.
+    #[error("the prompt has no tokens; give at least one")]
+    Empty,
+}
+
+/// How an [`Engine::advance`] went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advance {
+    /// Tokens whose state was there already.
+    pub reused_tokens: usize,
+    /// Tokens that were computed.
+    pub computed_tokens: usize,
+    /// Whether the caller stopped it before the end; the session then holds the tokens computed so far.
+    pub cancelled: bool,
+}
+
+/// A loaded checkpoint on a device.
+pub struct Engine {
+    checkpoint: Arc<Checkpoint>,
+    model: Model,
+    memory: MemoryPlan,
+    backend: Box<dyn Backend>,
+    decode: Plan,
+}
+
+impl Engine {
+    /// Puts a checkpoint on the CPU.
+    ///
+    /// # Errors
+    /// If the model does not fit, with the numbers.
+    pub fn new(checkpoint: Checkpoint, options: &EngineOptions) -> Result<Self, EngineError> {
+        let limit = checkpoint.weights.shape.max_context_tokens;
+        if options.context_tokens > limit {
+            return Err(EngineError::ContextLimit { asked: options.context_tokens, limit });
+        }
+        let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
+        let model = Model::new(&checkpoint.weights, chunk_tokens, options.context_tokens);
+        let memory = MemoryPlan::new(&checkpoint, &model);
+        if let Some(available_bytes) = available_bytes()
+            && memory.total_bytes() > available_bytes
+        {
+            return Err(EngineError::Memory { plan: memory, available_bytes });
+        }
+        let checkpoint = Arc::new(checkpoint);
+        let backend = Cpu::new(Arc::clone(&checkpoint), &model.table, options.cpu, options.threads)?;
+        let decode = model.decode(false);
+        Ok(Self { checkpoint, model, memory, backend: Box::new(backend), decode })
+    }
+
+    /// The checkpoint it was loaded from.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The model on the device.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What it needs of memory.
+    pub fn memory_plan(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// The device, for people.
+    pub fn device(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// An empty session.
+    ///
+    /// # Errors
+    /// If there is no memory for its state.
+    pub fn new_session(&self) -> Result<Session, EngineError> {
+        Ok(Session::new(self.backend.new_state()?, self.model.shape.vocab))
+    }
+
+    /// A copy of a session that lives on its own.
+    ///
+    /// # Errors
+    /// If there is no memory for its state.
+    pub fn fork(&self, session: &Session) -> Result<Session, EngineError> {
+        let mut fork = self.new_session()?;
+        fork.copy_from(session, &self.model);
+        Ok(fork)
+    }
+
+    /// Makes `session` hold exactly `tokens`, with the logits of the last one.
+    ///
+    /// State of a common prefix is reused: all of it where `tokens` only extends the session, otherwise up to the newest
+    /// snapshot inside the prefix. Snapshots are taken at the positions of `boundaries` (token counts, ascending) that
+    /// are passed. `progress` is called between chunks with the tokens done and wanted, and may stop.
+    ///
+    /// # Errors
+    /// If the tokens do not fit the context or the vocabulary; the session is then unchanged.
+    pub fn advance(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        boundaries: &[usize],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Advance, EngineError> {
+        self.check(tokens)?;
+        let reused_tokens = session.rewind_to_prefix_of(tokens, &self.model);
+        let mut cancelled = false;
+        while session.tokens().len() < tokens.len() {
+            let done = session.tokens().len();
+            if progress(done, tokens.len()).is_break() {
+                cancelled = true;
+                break;
+            }
+            let boundary = boundaries.iter().copied().find(|&b| b > done).unwrap_or(usize::MAX);
+            let end = tokens.len().min(done + self.model.chunk_tokens).min(boundary);
+            self.step(session, &tokens[done..end], end == tokens.len());
+            if end == boundary && end < tokens.len() {
+                session.take_snapshot(&self.model);
+            }
+        }
+        if !cancelled {
+            let _ = progress(tokens.len(), tokens.len()); // done: too late to stop
+        }
+        Ok(Advance { reused_tokens, computed_tokens: session.tokens().len() - reused_tokens, cancelled })
+    }
+
+    /// Extends `session` by one token; its logits are in the session afterwards.
+    ///
+    /// # Errors
+    /// If the context is full or the id unknown; the session is then unchanged.
+    pub fn decode(&mut self, session: &mut Session, token: u32) -> Result<(), EngineError> {
+        self.check_fit(session.tokens().len() + 1)?;
+        self.check_ids(&[token])?;
+        self.step(session, &[token], true);
+        Ok(())
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::Empty);
+        }
+        self.check_fit(tokens.len())?;
+        self.check_ids(tokens)
+    }
+
+    fn check_fit(&self, tokens: usize) -> Result<(), EngineError> {
+        let context_tokens = self.model.context_tokens;
+        if tokens > context_tokens { Err(EngineError::ContextFull { tokens, context_tokens }) } else { Ok(()) }
+    }
+
+    fn check_ids(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let vocab = self.model.shape.vocab;
+        match tokens.iter().find(|&&id| id as usize >= vocab) {
+            Some(&id) => Err(EngineError::Token { id, vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one plan: a decode step for one token with logits, a prefill chunk otherwise.
+    fn step(&mut self, session: &mut Session, tokens: &[u32], logits: bool) {
+        let scratch = &self.model.scratch;
+        let step = Step { position: session.tokens().len() as u32, window: session.window };
+        self.backend.write(scratch.step, bytemuck::bytes_of(&step));
+        self.backend.write(scratch.tokens.first(4 * tokens.len()), bytemuck::cast_slice(tokens));
+        if tokens.len() == 1 && logits {
+            self.backend.run(&self.decode, session.state.as_mut());
+        } else {
+            self.backend.run(&self.model.prefill(tokens.len(), logits), session.state.as_mut());
+        }
+        session.extend(tokens);
+        if logits {
+            self.backend.read(scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));
+        }
+    }
+}
