@@ -1,7 +1,7 @@
 //! Gated DeltaNet: preparation, recurrent scan, gated norm, and the decode step that fuses the three.
 //!
 //! Head `j` of the values reads key head `j / (value_heads / key_heads)`. The recurrent state is fp32 `[Hv, Dv, Dk]`
-//! and never leaves that precision. The convolution window is bf16 `[2, W-1, channels]`, oldest row first: a step reads
+//! and never leaves that precision; convolution taps are fp32 `[W, channels]`, oldest first. The convolution window is bf16 `[2, W-1, channels]`, oldest row first: a step reads
 //! the half named by [`Step::window`] and writes the other, so no thread overwrites what another still reads.
 
 use super::linear::{sigmoid, silu};
@@ -119,8 +119,8 @@ fn prep_reference(v: DeltaPrepViews<'_>) {
     for t in 0..d.rows as usize {
         let conv: Vec<f32> = (0..channels)
             .map(|c| {
-                let taps = v.taps[c * width..][..width].iter().enumerate();
-                silu(taps.map(|(j, tap)| tap * conv_input(&v, t as isize - past + j as isize, c)).sum())
+                let tap = |j: usize| v.taps[j * channels + c] * conv_input(&v, t as isize - past + j as isize, c);
+                silu((0..width).map(tap).sum())
             })
             .collect();
         let scale = (d.key_dim as f32).powf(-0.5);
@@ -131,7 +131,7 @@ fn prep_reference(v: DeltaPrepViews<'_>) {
         }
         for head in 0..d.value_heads as usize {
             let at = t * d.value_heads as usize + head;
-            v.decay[at] = decay(v.a[at].to_f32(), v.a_log[head], v.dt_bias[head]);
+            v.decay[at] = decay_of(v.a[at].to_f32(), v.a_log[head], v.dt_bias[head]);
             v.beta[at] = sigmoid(v.b[at].to_f32());
         }
     }
@@ -145,7 +145,7 @@ fn prep_reference(v: DeltaPrepViews<'_>) {
 }
 
 /// `exp(-exp(A_log) * softplus(a + dt_bias))`, fp32.
-pub(crate) fn decay(a: f32, a_log: f32, dt_bias: f32) -> f32 {
+pub(crate) fn decay_of(a: f32, a_log: f32, dt_bias: f32) -> f32 {
     let x = a + dt_bias;
     let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
     (-a_log.exp() * softplus).exp()

@@ -34,10 +34,8 @@ kernel! {
             let matrix = HostMatrix {
                 format: v.args.format.format(), cols: width, codes: v.codes, scales: v.scales, biases: v.biases,
             };
-            let mut row = vec![0.0; width];
             for (token, y) in v.tokens.iter().zip(v.y.chunks_exact_mut(width)) {
-                matrix.dequantize_row(*token as usize, &mut row);
-                y.iter_mut().zip(&row).for_each(|(y, &x)| *y = bf16::from_f32(x));
+                matrix.dequantize_row(*token as usize, |i, x| y[i] = bf16::from_f32(x));
             }
         },
     }

@@ -16,9 +16,9 @@ pub(super) fn norm_row(x: &[bf16], gain: &[f32], eps: f32) -> Vec<bf16> {
 
 /// Row `n` of the matrix times `x`, summed in f64.
 pub(super) fn product_row(matrix: &HostMatrix<'_>, n: usize, x: &[bf16]) -> f32 {
-    let mut row = vec![0.0; matrix.cols];
-    matrix.dequantize_row(n, &mut row);
-    row.iter().zip(x).map(|(&w, v)| w as f64 * v.to_f64()).sum::<f64>() as f32
+    let mut sum = 0.0;
+    matrix.dequantize_row(n, |i, w| sum += w as f64 * x[i].to_f64());
+    sum as f32
 }
 
 /// `x * sigmoid(x)` in fp32.
@@ -27,7 +27,7 @@ pub(super) fn silu(x: f32) -> f32 {
 }
 
 /// `1 / (1 + exp(-x))` in fp32.
-pub(super) fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 

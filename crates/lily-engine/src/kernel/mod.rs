@@ -12,9 +12,12 @@ mod moe;
 pub mod quant;
 
 pub use attention::*;
+pub(crate) use delta::decay_of;
 pub use delta::*;
 pub use embed::*;
+pub(crate) use linear::sigmoid;
 pub use linear::*;
+pub(crate) use moe::top_k;
 pub use moe::*;
 
 use crate::plan::{Dispatch, Slot};

@@ -5,10 +5,13 @@
 //! by expert (stable), so that each expert's rows are neighbours and its weights are read once. Routing stays fp32 and
 //! ties go to the lowest expert.
 
-use super::linear::{norm_row, product_row, sigmoid, silu};
+use super::linear::{norm_row, product_row, silu};
 use super::quant::HostMatrix;
 use super::*;
 use half::bf16;
+
+/// Most experts that a token may choose; checked when a checkpoint is loaded.
+pub const TOP_K_MAX: usize = 16;
 
 /// MoE dimensions as kernel arguments.
 #[repr(C)]

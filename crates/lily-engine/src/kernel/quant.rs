@@ -30,19 +30,19 @@ impl<'a> HostMatrix<'a> {
         }
     }
 
-    /// Writes row `row` as fp32: `scale * code + bias`, both operations in fp32.
-    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
-        assert_eq!(out.len(), self.cols);
+    /// Hands out row `row` element by element: `scale * code + bias`, both operations in fp32.
+    pub fn dequantize_row(&self, row: usize, mut element: impl FnMut(usize, f32)) {
         let codes = &self.codes[row * self.format.row_bytes(self.cols)..];
         match self.format {
-            Format::Dense(float) => {
-                out.iter_mut().enumerate().for_each(|(i, o)| *o = load(float, codes, i));
-            }
+            Format::Dense(float) => (0..self.cols).for_each(|i| element(i, load(float, codes, i))),
             Format::Affine { bits, group, scale } => {
-                let first = row * self.cols / group as usize;
-                for (i, o) in out.iter_mut().enumerate() {
-                    let g = first + i / group as usize;
-                    *o = load(scale, self.scales, g) * code(codes, bits, i) as f32 + load(scale, self.biases, g);
+                let group = group as usize;
+                for g in 0..self.cols / group {
+                    let at = row * self.cols / group + g;
+                    let (factor, bias) = (load(scale, self.scales, at), load(scale, self.biases, at));
+                    for i in g * group..(g + 1) * group {
+                        element(i, factor * code(codes, bits, i) as f32 + bias);
+                    }
                 }
             }
         }

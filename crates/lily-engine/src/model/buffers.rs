@@ -177,6 +177,11 @@ impl Namer<'_> {
     }
 }
 
+/// `[rows, cols]` as `[cols, rows]`.
+fn transposed(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
+}
+
 fn delta(n: &mut Namer<'_>, shape: &Shape, w: &DeltaWeights) -> MixerBuffers {
     let d = &shape.delta;
     MixerBuffers::Delta {
@@ -184,7 +189,7 @@ fn delta(n: &mut Namer<'_>, shape: &Shape, w: &DeltaWeights) -> MixerBuffers {
         z: n.matrix("z", &w.z),
         a: n.matrix("a", &w.a),
         b: n.matrix("b", &w.b),
-        taps: n.vector("conv", &w.conv),
+        taps: n.vector("conv", &transposed(&w.conv, d.conv_channels(), d.conv_width)),
         a_log: n.vector("a_log", &w.a_log),
         dt_bias: n.vector("dt_bias", &w.dt_bias),
         norm: n.vector("delta_norm", &w.norm),

@@ -5,6 +5,7 @@
 //! over the pool, so hazards between them need no further care.
 
 pub mod isa;
+mod kernels;
 pub mod pool;
 pub mod product;
 
@@ -13,6 +14,7 @@ use super::{Backend, BackendError, State};
 use crate::checkpoint::Checkpoint;
 use crate::plan::{BufferTable, Plan, Slot};
 use isa::Isa;
+use kernels::{Context, Workspace};
 use pool::Pool;
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ pub struct Cpu {
     mode: CpuMode,
     pool: Pool,
     memory: HostMemory,
+    workspace: Workspace,
 }
 
 impl Cpu {
@@ -57,7 +60,8 @@ impl Cpu {
         mode: CpuMode,
         threads: usize,
     ) -> Result<Self, BackendError> {
-        Ok(Self { mode, pool: Pool::new(threads), memory: HostMemory::new(checkpoint, table)? })
+        let memory = HostMemory::new(checkpoint, table)?;
+        Ok(Self { mode, pool: Pool::new(threads), memory, workspace: Workspace::new(threads) })
     }
 }
 
@@ -80,7 +84,10 @@ impl Backend for Cpu {
             let slices = self.memory.slices(state, dispatch);
             match self.mode {
                 CpuMode::Reference => (dispatch.contract.reference)(&dispatch.args, slices),
-                CpuMode::Fast(_) => (dispatch.contract.reference)(&dispatch.args, slices),
+                CpuMode::Fast(isa) => {
+                    let context = Context { isa, pool: &self.pool, workspace: &mut self.workspace };
+                    kernels::run(context, dispatch.contract, &dispatch.args, slices);
+                }
             }
         }
     }
