@@ -269,11 +269,15 @@ impl<'a> Binder<'a> {
 
     /// Binds `[rows, cols]`, or `[experts, rows, cols]`, in the format that the table declares.
     fn stack(&mut self, module: &str, experts: Option<usize>, rows: usize, cols: usize) -> Matrix {
-        let has_scales = self.by_name.contains_key(format!("{module}.scales").as_str());
+        // Any trace of quantisation counts, so that a lost part is reported as missing.
+        let part = |ending: &str| self.by_name.get(format!("{module}.{ending}").as_str());
+        let quantised = part("scales").is_some()
+            || part("biases").is_some()
+            || part("weight").is_some_and(|tensor| tensor.dtype == Dtype::U32);
         let affine = match self.quantization.declared(module) {
             Declared::Affine(affine) => Some(affine),
             Declared::Dense => None,
-            Declared::Unlisted => self.quantization.global.filter(|_| has_scales),
+            Declared::Unlisted => self.quantization.global.filter(|_| quantised),
         };
         let bound = match affine {
             Some(affine) => self.affine(module, affine, experts, rows, cols),

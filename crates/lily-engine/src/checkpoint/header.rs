@@ -148,10 +148,12 @@ fn check_tiling(
     let mut previous = "the header";
     for (name, _, range) in entries {
         if range.start != reached {
-            let fault = match (range.start < reached, range.end > data_bytes) {
-                (true, _) => "an overlap with",
-                (false, true) => "a range outside the file, not right after",
-                (false, false) => "a gap after",
+            // A range that leaves the file leaves a gap where it should be; it is the one to name.
+            let outside = entries.iter().find(|(_, _, other)| other.end > data_bytes);
+            let (name, range, fault) = match outside {
+                _ if range.start < reached => (name, range, "an overlap with"),
+                Some((name, _, range)) => (name, range, "a range outside the file, not right after"),
+                None => (name, range, "a gap after"),
             };
             let found = format!("{fault} {previous}: {}..{}", range.start, range.end);
             return Err(header_error(

@@ -332,3 +332,6 @@ fn check_declared(file: &str, table: &QuantizationTable, tensors: &[TensorInfo])
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

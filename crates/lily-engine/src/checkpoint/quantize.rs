@@ -16,7 +16,7 @@ use super::bind::{float, widen};
 use super::error::CheckpointError;
 use super::layout::{self, Part, Slot, Vector};
 use super::quantization::{Affine, BITS, GROUPS};
-use super::writer::{OutTensor, Progress, Writer, pretty, run_jobs};
+use super::writer::{OutTensor, Progress, SHARD_BYTES_MAX, Writer, pretty, run_jobs};
 use super::{Build, CONFIG, Checkpoint, GENERATION_CONFIG, TensorInfo, config};
 use crate::weights::Float;
 
@@ -166,7 +166,7 @@ pub fn quantize(
     for slot in &slots {
         sources.plan(slot, options.of(slot), &mut tensors, &mut jobs);
     }
-    let writer = Writer::create(output, &tensors)?;
+    let writer = Writer::create(output, &tensors, SHARD_BYTES_MAX)?;
     run_jobs(&jobs, writer.total_bytes(), progress, |job, scratch| run(&checkpoint, &writer, job, scratch))?;
     for name in SIDE_FILES {
         if let Some(content) = checkpoint.side_file(name)? {

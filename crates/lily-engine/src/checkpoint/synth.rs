@@ -15,7 +15,7 @@ use super::error::CheckpointError;
 use super::layout::{self, Part, Vector};
 use super::quantization::Affine;
 use super::quantize::{QuantizeOptions, affine_tensors, narrow, quantization_block};
-use super::writer::{OutTensor, Progress, Writer, pretty, run_jobs};
+use super::writer::{OutTensor, Progress, SHARD_BYTES_MAX, Writer, pretty, run_jobs};
 use super::{CONFIG, config};
 use crate::shape::{Mixer, Shape};
 use crate::weights::Float;
@@ -81,11 +81,11 @@ pub fn synth(
     options: &SynthOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<usize, CheckpointError> {
+    // What config.json cannot describe is no shape of the family; asked first, as all else multiplies its sizes.
+    let unquantised = pretty(&config_json(shape, &Value::Null));
+    config::parse(&output.join(CONFIG).display().to_string(), &unquantised)?;
     let slots = layout::slots(shape);
     options.format.check(&slots)?;
-    let config = pretty(&config_json(shape, &quantization_block(&slots, &options.format)));
-    // What was written must be readable: this also refuses shapes outside the family.
-    config::parse(&output.join(CONFIG).display().to_string(), &config)?;
 
     let (mut tensors, mut jobs) = (Vec::new(), Vec::new());
     for slot in &slots {
@@ -120,9 +120,10 @@ pub fn synth(
             }
         }
     }
-    let writer = Writer::create(output, &tensors)?;
+    let writer = Writer::create(output, &tensors, SHARD_BYTES_MAX)?;
     run_jobs(&jobs, writer.total_bytes(), progress, |job, buffer| job.run(&writer, buffer))?;
-    writer.side_file(CONFIG, &config)?;
+    let config = config_json(shape, &quantization_block(&slots, &options.format));
+    writer.side_file(CONFIG, &pretty(&config))?;
     let bytes = writer.total_bytes();
     writer.finish()?;
     Ok(bytes)

@@ -16,7 +16,7 @@ use super::error::CheckpointError;
 use super::{INDEX, SINGLE};
 
 /// Largest shard; a single larger tensor gets a shard of its own.
-const SHARD_BYTES_MAX: usize = 5 << 30;
+pub(super) const SHARD_BYTES_MAX: usize = 5 << 30;
 /// Data starts at a multiple of this, so that mapped tensors are as aligned as their sizes allow.
 const HEADER_ALIGNMENT: usize = 64;
 
@@ -60,16 +60,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Creates the files and writes their headers. `shard_bytes_max` is [`SHARD_BYTES_MAX`] except in tests.
-    pub(super) fn create(out: &Path, tensors: &[OutTensor]) -> Result<Self, CheckpointError> {
-        Self::with_shards(out, tensors, SHARD_BYTES_MAX)
-    }
-
-    pub(super) fn with_shards(
-        out: &Path,
-        tensors: &[OutTensor],
-        shard_bytes_max: usize,
-    ) -> Result<Self, CheckpointError> {
+    /// Creates the files, each of at most `shard_bytes_max` of tensors, and writes their headers.
+    pub(super) fn create(out: &Path, tensors: &[OutTensor], shard_bytes_max: usize) -> Result<Self, CheckpointError> {
         refuse_existing(out)?;
         let temporary = temporary_beside(out)?;
         if temporary.exists() {
