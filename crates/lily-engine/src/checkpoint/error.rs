@@ -162,22 +162,18 @@ pub enum CheckpointError {
         /// What to do.
         advice: &'static str,
     },
-    /// The model does not fit.
+    /// Experts that are stored one by one would have to be copied, and there is no room for the copies.
     #[error(
-        "not enough memory: expected at least {} for a context of {context_tokens} tokens ({plan}), found {} available; {advice}",
-        super::inspect::human_bytes(*.needed_bytes), super::inspect::human_bytes(*.available_bytes)
+        "{}: not enough memory: expected experts stacked in one tensor, or {} to stack them, found one tensor for each expert and {} available; run `lily quantize` on it, which needs no copies",
+        .path.display(), super::inspect::human_bytes(*.needed_bytes), super::inspect::human_bytes(*.available_bytes)
     )]
-    NotEnoughMemory {
-        /// Context asked for.
-        context_tokens: usize,
-        /// The plan's sum.
+    StackMemory {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Bytes of the copies.
         needed_bytes: usize,
         /// What the machine can give.
         available_bytes: usize,
-        /// The plan in words.
-        plan: String,
-        /// What to change.
-        advice: String,
     },
     /// The conversion asked for makes no sense for this input.
     #[error("{subject}: expected {expected}, found {found}; {advice}")]

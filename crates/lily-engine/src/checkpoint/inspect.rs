@@ -1,15 +1,15 @@
 //! What a checkpoint is and what running it takes, as data for programs and as text for people.
 //!
-//! Only describes; how much scratch memory the kernels take is the caller's to say.
+//! Only describes; memory plans are made elsewhere and shown here.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use super::error::CheckpointError;
 use super::layout::{self, Part};
 use super::{Build, Checkpoint, GenerationConfig};
+use crate::memory::MemoryPlan;
 use crate::shape::{Mixer, Shape};
 use crate::weights::{Float, Format, Matrix, MixerWeights, Weights};
 
@@ -35,7 +35,7 @@ pub struct Report {
     /// Sampling defaults and end-of-text ids.
     pub generation: GenerationConfig,
     /// What running it takes, by context.
-    pub memory: Vec<MemoryPlan>,
+    pub memory: Vec<MemoryRow>,
     /// Every tensor in the files.
     pub tensors: Vec<TensorRow>,
 }
@@ -128,69 +128,19 @@ pub struct TensorRow {
     pub ignored: bool,
 }
 
-/// Memory that one session takes at a context length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct MemoryPlan {
-    /// Tokens of the context.
-    pub context_tokens: usize,
-    /// Mapped weights.
-    pub weight_bytes: usize,
-    /// KV cache.
-    pub kv_bytes: usize,
-    /// Recurrent and convolution state.
-    pub recurrent_bytes: usize,
-    /// Activations and other scratch.
-    pub scratch_bytes: usize,
-    /// The sum.
+/// A memory plan with its sum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryRow {
+    /// The parts.
+    #[serde(flatten)]
+    pub plan: MemoryPlan,
+    /// The whole.
     pub total_bytes: usize,
 }
 
-impl MemoryPlan {
-    /// Adds up what a model of `shape` with `weight_bytes` of weights needs.
-    pub fn new(shape: &Shape, weight_bytes: usize, scratch_bytes: usize, context_tokens: usize) -> Self {
-        let kv_bytes = shape.kv_bytes_per_token() * context_tokens;
-        let recurrent_bytes = shape.recurrent_bytes();
-        let total_bytes = weight_bytes + kv_bytes + recurrent_bytes + scratch_bytes;
-        Self { context_tokens, weight_bytes, kv_bytes, recurrent_bytes, scratch_bytes, total_bytes }
-    }
-
-    /// Refuses a plan that exceeds `available_bytes`, with the numbers and what to change.
-    ///
-    /// # Errors
-    /// [`CheckpointError::NotEnoughMemory`].
-    pub fn check(&self, available_bytes: usize) -> Result<(), CheckpointError> {
-        if self.total_bytes <= available_bytes {
-            return Ok(());
-        }
-        let fixed_bytes = self.total_bytes - self.kv_bytes;
-        // KV bytes are a multiple of the context, so the longest context that fits follows from the plan itself.
-        let fitting_tokens = match self.kv_bytes / self.context_tokens.max(1) {
-            0 => 0,
-            per_token => available_bytes.saturating_sub(fixed_bytes) / per_token,
-        };
-        let advice = match fitting_tokens {
-            0 => "use a smaller model or build, or a machine with more memory".to_owned(),
-            tokens => format!("ask for a context of at most {tokens} tokens"),
-        };
-        Err(CheckpointError::NotEnoughMemory {
-            context_tokens: self.context_tokens,
-            needed_bytes: self.total_bytes,
-            available_bytes,
-            plan: format!(
-                "weights {}, KV cache {}, recurrent state {}, scratch {}",
-                human_bytes(self.weight_bytes),
-                human_bytes(self.kv_bytes),
-                human_bytes(self.recurrent_bytes),
-                human_bytes(self.scratch_bytes)
-            ),
-            advice,
-        })
-    }
-}
-
 impl Report {
-    /// Describes `checkpoint`, with memory plans for `contexts` (in tokens) and `scratch_bytes` of scratch.
-    pub fn new(checkpoint: &Checkpoint, contexts: &[usize], scratch_bytes: usize) -> Self {
+    /// Describes `checkpoint`; `memory` holds a plan for each context of interest.
+    pub fn new(checkpoint: &Checkpoint, memory: Vec<MemoryPlan>) -> Self {
         let shape = &checkpoint.weights.shape;
         let weight_bytes = checkpoint.weight_bytes();
         let mut ignored = Ignored::default();
@@ -206,8 +156,7 @@ impl Report {
             bytes: t.range.bytes,
             ignored: t.ignored,
         };
-        // Copies replace their originals, which are not touched again.
-        let memory = contexts.iter().map(|&context| MemoryPlan::new(shape, weight_bytes, scratch_bytes, context));
+        let memory_row = |plan: MemoryPlan| MemoryRow { total_bytes: plan.total_bytes(), plan };
         Self {
             path: checkpoint.path().display().to_string(),
             build: checkpoint.build,
@@ -218,7 +167,7 @@ impl Report {
             copied_bytes: checkpoint.copied_bytes,
             ignored,
             generation: checkpoint.generation.clone(),
-            memory: memory.collect(),
+            memory: memory.into_iter().map(memory_row).collect(),
             tensors: checkpoint.tensors().iter().map(row).collect(),
         }
     }
@@ -368,10 +317,9 @@ impl Report {
             "\n{:>10}{:>12}{:>12}{:>12}{:>12}{:>12}",
             "context", "weights", "KV cache", "recurrent", "scratch", "total"
         )?;
-        for plan in &self.memory {
+        for MemoryRow { plan, total_bytes } in &self.memory {
             write!(f, "{:>10}", plan.context_tokens)?;
-            let parts = [plan.weight_bytes, plan.kv_bytes, plan.recurrent_bytes, plan.scratch_bytes, plan.total_bytes];
-            for bytes in parts {
+            for bytes in [plan.weight_bytes, plan.kv_bytes, plan.recurrent_bytes, plan.scratch_bytes, *total_bytes] {
                 write!(f, "{:>12}", human_bytes(bytes))?;
             }
             writeln!(f)?;

@@ -32,6 +32,7 @@ pub use quantization::QuantizationTable;
 pub use source::EmbeddedFiles;
 pub use writer::Progress;
 
+use crate::memory::available_bytes;
 use crate::weights::{FileRange, Weights};
 use names::Name;
 use source::{FileData, Source};
@@ -107,7 +108,7 @@ impl Checkpoint {
     /// Whatever is wrong with the files, see [`CheckpointError`].
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (checkpoint, stacks) = Self::load(Source::directory(path)?)?;
-        Ok(checkpoint.stacked(&stacks))
+        checkpoint.stacked(&stacks, available_bytes())
     }
 
     /// Opens for reading tensors one by one: where experts are stored apart, the bound weights have no bytes.
@@ -121,19 +122,23 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn embedded(files: EmbeddedFiles) -> Result<Self, CheckpointError> {
         let (checkpoint, stacks) = Self::load(Source::Embedded(files))?;
-        Ok(checkpoint.stacked(&stacks))
+        checkpoint.stacked(&stacks, available_bytes())
     }
 
-    /// Makes the stacked copies of experts that are stored apart. Published checkpoints have none; for one saved by
-    /// transformers this reads and copies all experts.
-    fn stacked(mut self, stacks: &[bind::Stack]) -> Self {
+    /// Makes the stacked copies of experts that are stored apart, if they fit into `available_bytes` (`None`: unknown).
+    /// Published checkpoints have none; for one saved by transformers this reads and copies all experts.
+    fn stacked(mut self, stacks: &[bind::Stack], available_bytes: Option<usize>) -> Result<Self, CheckpointError> {
+        let needed_bytes = stacks.iter().flat_map(|stack| &stack.parts).map(|part| part.bytes).sum();
+        if let Some(available_bytes) = available_bytes.filter(|&available| needed_bytes > available) {
+            return Err(CheckpointError::StackMemory { path: self.path(), needed_bytes, available_bytes });
+        }
         for stack in stacks {
             let mut buffer = Vec::with_capacity(stack.parts.iter().map(|part| part.bytes).sum());
             stack.parts.iter().for_each(|&part| buffer.extend_from_slice(self.bytes(part)));
-            self.copied_bytes += buffer.len();
             self.files.push(FileData::Owned(buffer));
         }
-        self
+        self.copied_bytes = needed_bytes;
+        Ok(self)
     }
 
     fn load(source: Source) -> Result<(Self, Vec<bind::Stack>), CheckpointError> {

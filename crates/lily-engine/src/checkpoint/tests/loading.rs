@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::checkpoint::inspect::Report;
+use crate::memory::MemoryPlan;
+use crate::model::Model;
 use crate::weights::{Float, Format, Matrix, MixerWeights};
 
 /// The Hugging Face build with a tensor for each expert, as transformers saves it.
@@ -107,7 +109,7 @@ fn experts_stored_one_by_one_are_stacked() {
             }
         }
     }
-    let report = Report::new(&apart, &[], 0);
+    let report = Report::new(&apart, Vec::new());
     assert_eq!(report.copied_bytes, 2 * 4 * 3 * 64 * 64 * 2);
     assert!(report.to_string().contains("experts are stored one by one"));
 }
@@ -157,7 +159,7 @@ fn other_parts_and_stray_files_are_left_alone() {
     std::fs::write(written.file("extra.safetensors"), "not even safetensors").unwrap();
     std::fs::write(written.file("model-00001-of-00002.safetensors"), "stale").unwrap();
     let checkpoint = written.open().unwrap();
-    let report = Report::new(&checkpoint, &[], 0);
+    let report = Report::new(&checkpoint, Vec::new());
     assert_eq!((report.ignored.tensors, report.ignored.bytes), (5, 4 * 64 + 8));
     assert_eq!(report.weight_bytes, Parts::mlx().tensors.iter().map(|t| t.bytes.len()).sum::<usize>());
 }
@@ -351,7 +353,8 @@ fn the_report() {
     let path = directory.path().join("model");
     synth(&shape, &path, &SynthOptions::default(), &mut |_| {}).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let report = Report::new(&checkpoint, &[128, 512], 1 << 20);
+    let plan = |context| MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, 16, context));
+    let report = Report::new(&checkpoint, vec![plan(128), plan(512)]);
 
     let format_bytes: usize = report.formats.iter().map(|row| row.bytes).sum();
     let vector_bytes: usize = report
@@ -366,10 +369,9 @@ fn the_report() {
         [("4-bit, groups of 64, bf16 scales", 23), ("8-bit, groups of 64, bf16 scales", 4),]
     );
     assert!((report.mean_norm_gain - 1.0).abs() < 0.02);
-    let plan = report.memory[1];
-    assert_eq!((plan.context_tokens, plan.kv_bytes), (512, 512 * 2 * 32 * 2));
-    assert_eq!(plan.recurrent_bytes, 2 * 32 * 32 * 4 + 128 * 3 * 2);
-    assert_eq!(plan.total_bytes, plan.weight_bytes + plan.kv_bytes + plan.recurrent_bytes + (1 << 20));
+    let row = &report.memory[1];
+    assert_eq!((row.plan.context_tokens, row.plan.kv_bytes), (512, 512 * 2 * 32 * 2));
+    assert_eq!(row.total_bytes, row.plan.total_bytes());
 
     let text = report.to_string();
     for part in [
@@ -383,6 +385,7 @@ fn the_report() {
     }
     let value = serde_json::to_value(&report).unwrap();
     assert_eq!((&value["build"], &value["model"]["experts"]), (&json!("mlx"), &json!(4)));
+    assert_eq!(value["memory"][0]["context_tokens"], 128);
 }
 
 #[test]

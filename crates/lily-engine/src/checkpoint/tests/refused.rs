@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::checkpoint::inspect::MemoryPlan;
 
 /// A case: its name, the damage, and parts of the message.
 type Row<T> = (&'static str, fn(&mut T), &'static [&'static str]);
@@ -448,22 +447,12 @@ fn experts_apart_must_be_alike() {
 }
 
 #[test]
-fn a_model_that_does_not_fit() {
-    let shape = Shape::qwen36_35b_a3b();
-    let plan = MemoryPlan::new(&shape, 19_500_000_000, 300 << 20, 262_144);
-    assert_eq!(plan.kv_bytes, 5 << 30);
-    assert!(plan.check(plan.total_bytes).is_ok());
-    let message = plan.check(20 << 30).unwrap_err().to_string();
-    for part in [
-        "not enough memory",
-        "262144 tokens",
-        "18.2 GiB",
-        "5.0 GiB",
-        "found 20.0 GiB available",
-        "at most 77923 tokens",
-    ] {
-        assert!(message.contains(part), "`{part}` is not in: {message}");
-    }
-    let message = plan.check(16 << 30).unwrap_err().to_string();
-    assert!(message.contains("use a smaller model or build"), "{message}");
+fn experts_apart_without_room_to_stack_them() {
+    let written = loading::hugging_face_apart().write();
+    let (checkpoint, stacks) = Checkpoint::load(Source::directory(&written.path).unwrap()).unwrap();
+    let needed = 2 * 4 * 3 * 64 * 64 * 2;
+    let refused = checkpoint.stacked(&stacks, Some(needed - 1));
+    assert_refused("no room", refused, &["model: not enough memory", "192.0 KiB to stack", "lily quantize"]);
+    let (checkpoint, stacks) = Checkpoint::load(Source::directory(&written.path).unwrap()).unwrap();
+    checkpoint.stacked(&stacks, Some(needed)).unwrap();
 }
