@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import scoring
 import template
 from model import CONFIG, Nano
+from unpack import load_quantised
 
 QAT_FROM, QAT_FULL = 0.55, 0.60
 
@@ -127,7 +128,7 @@ def main():
     ap.add_argument("--row", type=int, default=512)
     ap.add_argument("--rows", type=int, default=128, help="rows in a batch")
     ap.add_argument("--lr", type=float, default=2e-3)
-    ap.add_argument("--init", help="folder of an earlier run to start from; quantisation-aware from the first step")
+    ap.add_argument("--init", help="folder of a quantised model to go on from; quantisation-aware from the first step")
     ap.add_argument("--prompt-weight", type=float, default=0.05)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--device", default="cuda")
@@ -143,8 +144,7 @@ def main():
     print(f"{len(ids)} rows of {a.row}, {100 * (seg != 255).float().mean():.1f} % full, packed in {time.time() - began:.1f} s", flush=True)
     model = Nano().to(a.device)
     if a.init:
-        from safetensors.torch import load_file
-        model.load_state_dict({k: v.float() for f in sorted(pathlib.Path(a.init).glob("*.safetensors")) for k, v in load_file(f).items()})
+        model.load_state_dict(load_quantised(pathlib.Path(a.init)))
     run = model
     if not a.no_compile:
         for layer in model.model.layers:
