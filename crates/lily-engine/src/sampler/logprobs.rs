@@ -54,7 +54,7 @@ impl<'a> LogProbs<'a> {
             return Vec::new();
         }
         let mut candidates = Candidates::default();
-        candidates.select(self.logits, n);
+        candidates.select_first(self.logits, n);
         candidates.in_order().map(|(id, logit)| Token { id, logprob: self.normalise(logit) }).collect()
     }
 

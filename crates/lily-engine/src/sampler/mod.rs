@@ -157,8 +157,7 @@ impl Sampler {
             let best = logits.iter().position(|&l| l == max);
             return best.expect("the largest logit is one of them") as u32;
         }
-        self.candidates.select(logits, self.params.top_k as usize);
-        self.candidates.weigh(max, self.inverse_temperature);
+        self.candidates.select(logits, self.params.top_k as usize, max, self.inverse_temperature);
         self.candidates.keep_top_p(self.params.top_p);
         self.candidates.keep_min_p(self.params.min_p);
         self.candidates.draw(philox::draw(self.seed, history.generated.len() as u64))
