@@ -351,9 +351,7 @@ impl Visit for Multiply<'_> {
             (4, 32, Float::Bf16) => self.run(unit, Nibbles, Bf16Groups::<32>),
             (4, 64, Float::Bf16) => self.run(unit, Nibbles, Bf16Groups::<64>),
             (4, 128, Float::Bf16) => self.run(unit, Nibbles, Bf16Groups::<128>),
-            (8, 32, Float::Bf16) => self.run(unit, Bytes, Bf16Groups::<32>),
             (8, 64, Float::Bf16) => self.run(unit, Bytes, Bf16Groups::<64>),
-            (8, 128, Float::Bf16) => self.run(unit, Bytes, Bf16Groups::<128>),
             (4, _, float) => self.run(unit, Nibbles, AnyGroups { group: group.into(), float }),
             (8, _, float) => self.run(unit, Bytes, AnyGroups { group: group.into(), float }),
             (2 | 3 | 5 | 6, _, float) => {

@@ -3,8 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::unit::Body;
-use super::wide::{Widen, one_scale};
+use super::wide::{Widen, one_scale, read_floats};
 use crate::backend::cpu::isa::Avx2;
+use crate::weights::Float;
 
 /// Each lane's group among two scales repeated through the vector: lanes 0..4 and 4..8, value in the upper half.
 static TWO_SCALES: [u8; 32] = {
@@ -91,6 +92,25 @@ impl Widen for Avx2 {
             let two = scales.add(4 * block).cast::<i32>().read_unaligned();
             let control = _mm256_loadu_si256(TWO_SCALES.as_ptr().cast());
             _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_set1_epi32(two), control))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> __m256 {
+        unsafe {
+            match float {
+                Float::Bf16 if count == 8 => {
+                    let half = _mm_loadu_si128(source.cast());
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)))
+                }
+                Float::F16 if count == 8 => _mm256_cvtph_ps(_mm_loadu_si128(source.cast())),
+                Float::F32 if count == 8 => _mm256_loadu_ps(source.cast()),
+                _ => {
+                    let mut lanes = [0.0; 8];
+                    read_floats(float, source, &mut lanes[..count]);
+                    _mm256_loadu_ps(lanes.as_ptr())
+                }
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::unit::Body;
 use super::wide::Widen;
 use crate::backend::cpu::isa::Avx512;
+use crate::weights::Float;
 
 /// Runs a body compiled for this instruction set.
 ///
@@ -74,6 +75,16 @@ impl Widen for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn any_scales(self, float: Float, group: usize, scales: *const u8, block: usize) -> __m512 {
+        unsafe { any_lane_scales(float, group, scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> __m512 {
+        unsafe { load_any(float, source, count) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(self, address: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
@@ -114,17 +125,39 @@ pub(super) unsafe fn lane_scales<const GROUP: usize>(scales: *const u8, block: u
     }
 }
 
-/// `count` bfloat16, at most 16, widened, and zeros.
+/// As [`lane_scales`], for scales of any type and group.
+///
+/// # Safety
+/// The machine has AVX-512 F, BW and VL; the block's scales are readable.
+#[inline(always)]
+pub(super) unsafe fn any_lane_scales(float: Float, group: usize, scales: *const u8, block: usize) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        let count = 128 / group;
+        let values = load_any(float, scales.add(block * count * float.bytes()), count);
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let lanes_of_a_group = _mm_cvtsi32_si128(group.trailing_zeros() as i32 - 3);
+        _mm512_permutexvar_ps(_mm512_srl_epi32(lanes, lanes_of_a_group), values)
+    }
+}
+
+/// `count` values, at most 16, widened, and zeros.
 ///
 /// # Safety
 /// The machine has AVX-512 F, BW and VL; the values are readable.
 #[inline(always)]
-pub(super) unsafe fn load_bf16(source: *const u8, count: usize) -> __m512 {
+pub(super) unsafe fn load_any(float: Float, source: *const u8, count: usize) -> __m512 {
     // SAFETY: the caller's; masked-off elements are not touched.
     unsafe {
         let mask = ((1_u32 << count) - 1) as __mmask16;
-        let half = _mm256_maskz_loadu_epi16(mask, source.cast());
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+        match float {
+            Float::Bf16 => {
+                let half = _mm256_maskz_loadu_epi16(mask, source.cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+            }
+            Float::F16 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, source.cast())),
+            Float::F32 => _mm512_maskz_loadu_ps(mask, source.cast()),
+        }
     }
 }
 

@@ -168,8 +168,13 @@ impl Unit for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(self, source: *const u8, count: usize) -> Self::V {
-        unsafe { super::avx512::load_bf16(source, count) }
+    unsafe fn any_scales(self, float: Float, group: usize, scales: *const u8, block: usize) -> Self::V {
+        unsafe { super::avx512::any_lane_scales(float, group, scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> Self::V {
+        unsafe { super::avx512::load_any(float, source, count) }
     }
 
     #[inline(always)]

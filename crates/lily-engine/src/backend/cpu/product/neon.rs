@@ -3,8 +3,9 @@
 use std::arch::aarch64::*;
 
 use super::unit::Body;
-use super::wide::{Widen, one_scale};
+use super::wide::{Widen, one_scale, read_floats};
 use crate::backend::cpu::isa::Neon;
+use crate::weights::Float;
 
 /// Runs a body compiled for this instruction set.
 ///
@@ -69,6 +70,24 @@ impl Widen for Neon {
     #[inline(always)]
     unsafe fn scales<const GROUP: usize>(self, scales: *const u8, block: usize) -> float32x4_t {
         unsafe { one_scale(self, GROUP, scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> float32x4_t {
+        unsafe {
+            match float {
+                Float::Bf16 if count == 4 => {
+                    let half = vreinterpret_u16_u8(vld1_u8(source));
+                    vreinterpretq_f32_u32(vshll_n_u16::<16>(half))
+                }
+                Float::F32 if count == 4 => vreinterpretq_f32_u8(vld1q_u8(source)),
+                _ => {
+                    let mut lanes = [0.0; 4];
+                    read_floats(float, source, &mut lanes[..count]);
+                    vld1q_f32(lanes.as_ptr())
+                }
+            }
+        }
     }
 
     #[inline(always)]

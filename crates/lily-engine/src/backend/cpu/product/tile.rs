@@ -128,7 +128,7 @@ impl<U: Unit, const GROUP: usize> Groups<U> for Bf16Groups<GROUP> {
     #[inline(always)]
     unsafe fn values(self, unit: U, source: *const u8, count: usize) -> U::V {
         // SAFETY: the caller's.
-        unsafe { unit.load_bf16(source, count) }
+        unsafe { unit.load_any(Float::Bf16, source, count) }
     }
 }
 
@@ -143,24 +143,13 @@ impl<U: Unit> Groups<U> for AnyGroups {
     }
     #[inline(always)]
     unsafe fn scales(self, unit: U, scales: *const u8, block: usize) -> U::V {
-        let mut lanes = [0.0; 16];
-        for (lane, value) in lanes[..U::LANES].iter_mut().enumerate() {
-            let index = (block * U::BLOCK + 8 * lane) / self.group;
-            // SAFETY: one of the block's groups.
-            *value = unsafe { super::read_float(self.float, scales.add(index * self.float.bytes())) };
-        }
-        // SAFETY: the array holds the largest vector.
-        unsafe { unit.load(lanes.as_ptr()) }
+        // SAFETY: the caller's.
+        unsafe { unit.any_scales(self.float, self.group, scales, block) }
     }
     #[inline(always)]
     unsafe fn values(self, unit: U, source: *const u8, count: usize) -> U::V {
-        let mut lanes = [0.0; 16];
-        for (index, value) in lanes[..count].iter_mut().enumerate() {
-            // SAFETY: one of `count` values.
-            *value = unsafe { super::read_float(self.float, source.add(index * self.float.bytes())) };
-        }
-        // SAFETY: the array holds the largest vector.
-        unsafe { unit.load(lanes.as_ptr()) }
+        // SAFETY: the caller's.
+        unsafe { unit.load_any(self.float, source, count) }
     }
 }
 
@@ -308,21 +297,20 @@ impl<U: Unit, C: Codes<U>, G: Groups<U>> Work<U, C, G> {
         }
     }
 
-    /// Up to four weight rows by one operand row, one after the other, so that memory is read in order.
+    /// `W` weight rows, at most four, by one operand row: one after the other, so that memory is read in order.
     ///
     /// # Safety
     /// As for [`Self::run`].
     #[inline(always)]
-    unsafe fn column(&self, row: usize, rows: usize, x: *const u8, out: *mut f32) -> usize {
+    unsafe fn column<const W: usize>(&self, row: usize, x: *const u8, out: *mut f32) {
         let mut sums = [self.unit.splat(0.0); 4];
-        for (w, sum) in sums.iter_mut().enumerate().take(rows) {
+        for (w, sum) in sums.iter_mut().enumerate().take(W) {
             // SAFETY: the caller's.
             *sum = unsafe { self.accumulate::<1, 1>(row + w, [x]) }[0][0];
         }
         let results = self.unit.sum4(sums);
-        // SAFETY: the caller's; `rows` results.
-        unsafe { out.copy_from_nonoverlapping(results.as_ptr(), rows) };
-        rows
+        // SAFETY: the caller's; `W` results.
+        unsafe { out.copy_from_nonoverlapping(results.as_ptr(), W) };
     }
 
     /// Sums the lanes and writes the results.
@@ -391,8 +379,13 @@ impl<U: Unit, C: Codes<U>, G: Groups<U>, const X: usize> Body for Strip<U, C, G,
         // SAFETY: `Work::run` vouches for rows below `w_rows`.
         unsafe {
             if X == 1 {
+                while row + 4 <= w_rows {
+                    work.column::<4>(row, x[0], out.add(row));
+                    row += 4;
+                }
                 while row < w_rows {
-                    row += work.column(row, (w_rows - row).min(4), x[0], out.add(row));
+                    work.column::<1>(row, x[0], out.add(row));
+                    row += 1;
                 }
                 return;
             }

@@ -4,6 +4,8 @@
 //! works on the elements `8i..8i + 8` of the block. Groups hold 32, 64 or 128 elements, so a lane never mixes groups, and
 //! one multiplication of a block's partial sums by a vector of scales applies every group's scale.
 
+use crate::weights::Float;
+
 /// An instruction set's way to multiply one block of weights by one block of an operand row.
 ///
 /// A value is the proof that the machine has the instructions. Pointers of the unsafe functions must be readable (or
@@ -49,14 +51,16 @@ pub(super) trait Unit: Copy {
         }
     }
     /// `BLOCK` plain elements of type `float`.
-    unsafe fn dense(self, float: crate::weights::Float, elements: *const u8) -> Self::Block;
+    unsafe fn dense(self, float: Float, elements: *const u8) -> Self::Block;
     /// `BLOCK` ones.
     fn ones(self) -> Self::Block;
 
     /// The scales of each lane's group, in block `block` of a row whose bfloat16 scales start at `scales`.
     unsafe fn scales<const GROUP: usize>(self, scales: *const u8, block: usize) -> Self::V;
-    /// `count` bfloat16 at `source` (at most `LANES`), widened, and zeros.
-    unsafe fn load_bf16(self, source: *const u8, count: usize) -> Self::V;
+    /// As [`Unit::scales`], for scales of any type and group.
+    unsafe fn any_scales(self, float: Float, group: usize, scales: *const u8, block: usize) -> Self::V;
+    /// `count` values at `source` (at most `LANES`), widened, and zeros.
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> Self::V;
     /// `LANES` floats.
     unsafe fn load(self, source: *const f32) -> Self::V;
     /// Stores `LANES` floats.

@@ -21,6 +21,25 @@ pub(super) trait Widen: Simd {
     unsafe fn bytes(self, codes: *const u8) -> [Self::V; 8];
     /// See [`Unit::scales`].
     unsafe fn scales<const GROUP: usize>(self, scales: *const u8, block: usize) -> Self::V;
+    /// See [`Unit::any_scales`].
+    #[inline(always)]
+    unsafe fn any_scales(self, float: Float, group: usize, scales: *const u8, block: usize) -> Self::V {
+        let (first, step) = (block * 8 * Self::LANES / group, float.bytes());
+        let mut lanes = [0.0; 16];
+        for (lane, value) in lanes[..Self::LANES].iter_mut().enumerate() {
+            // SAFETY: the caller's: the groups of the block.
+            *value = unsafe { super::read_float(float, scales.add((first + 8 * lane / group) * step)) };
+        }
+        self.load(&lanes)
+    }
+    /// See [`Unit::load_any`].
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> Self::V {
+        let mut lanes = [0.0; 16];
+        // SAFETY: the caller's.
+        unsafe { read_floats(float, source, &mut lanes[..count]) };
+        self.load(&lanes)
+    }
     /// See [`Unit::prefetch`].
     unsafe fn prefetch(self, address: *const u8);
 }
@@ -77,17 +96,10 @@ impl<S: Widen> Unit for Wide<S> {
 
     #[inline(always)]
     unsafe fn dense(self, float: Float, elements: *const u8) -> Self::Block {
-        let mut block = [self.0.zero(); 8];
-        for (plane, v) in block.iter_mut().enumerate() {
-            let mut lanes = [0.0; 16];
-            for (lane, value) in lanes[..S::LANES].iter_mut().enumerate() {
-                let index = plane * S::LANES + lane;
-                // SAFETY: inside the block.
-                *value = unsafe { super::read_float(float, elements.add(index * float.bytes())) };
-            }
-            *v = self.0.load(&lanes);
-        }
-        block
+        // SAFETY: the caller's.
+        std::array::from_fn(|plane| unsafe {
+            self.0.load_any(float, elements.add(plane * S::LANES * float.bytes()), S::LANES)
+        })
     }
 
     #[inline(always)]
@@ -102,12 +114,15 @@ impl<S: Widen> Unit for Wide<S> {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(self, source: *const u8, count: usize) -> Self::V {
-        let mut lanes = [bf16::ZERO; 16];
-        let count = count.min(S::LANES);
-        // SAFETY: the caller's `count` values; bytes, because they need not be aligned.
-        unsafe { lanes.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(source, 2 * count) };
-        self.0.load_bf16(&lanes)
+    unsafe fn any_scales(self, float: Float, group: usize, scales: *const u8, block: usize) -> Self::V {
+        // SAFETY: the caller's.
+        unsafe { self.0.any_scales(float, group, scales, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> Self::V {
+        // SAFETY: the caller's.
+        unsafe { self.0.load_any(float, source, count) }
     }
 
     #[inline(always)]
@@ -151,6 +166,18 @@ impl<S: Widen> Unit for Wide<S> {
     #[inline(always)]
     fn sum4(self, vectors: [Self::V; 4]) -> [f32; 4] {
         vectors.map(|v| self.0.reduce_add(v))
+    }
+}
+
+/// Widens `values.len()` values. Not inlined: it is the slow way of rare formats, and would be copied into every tile.
+///
+/// # Safety
+/// They are readable at `source`.
+#[inline(never)]
+pub(super) unsafe fn read_floats(float: Float, source: *const u8, values: &mut [f32]) {
+    for (index, value) in values.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        *value = unsafe { super::read_float(float, source.add(index * float.bytes())) };
     }
 }
 
