@@ -498,7 +498,10 @@ fn route_breaks_ties_towards_the_lowest_expert() {
         scores: c.poison(12),
     };
     let out = c.run(&kernel.dispatch(), CpuMode::Fast(Isa::detect()), 2);
-    assert_eq!(out[0].chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>(), [1, 3, 2]);
+    assert_eq!(
+        out[0].chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>(),
+        [1, 3, 2]
+    );
 }
 
 /// Assignments of `rows` tokens sorted by expert: even, or all on one expert and its neighbour.

@@ -1,3 +1,41 @@
-//! The `lily` command.
+//! The command line of lily: parses arguments, runs one command, turns what went wrong into a message and an exit code.
 
-fn main() {}
+mod chat;
+mod cli;
+mod commands;
+mod failure;
+mod hardware;
+mod interrupt;
+mod load;
+mod model;
+mod nano;
+mod output;
+mod sampling;
+
+use clap::Parser;
+use cli::{Cli, Command, EvalCommand};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::set_color(cli.color);
+    let result = match cli.command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Quantize(args) => commands::convert::quantize(&args),
+        Command::Synth(args) => commands::convert::synth(&args),
+        Command::Tokenize(args) => commands::tokenize::run(&args),
+        Command::Eval(EvalCommand::Nano(args)) => commands::eval::nano::run(&args),
+        Command::Eval(EvalCommand::TeacherForced(args)) => commands::eval::teacher::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man => commands::shell::man(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

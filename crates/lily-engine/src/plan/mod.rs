@@ -4,6 +4,7 @@
 //! declare to read and write ([`stages`]), what they cost from their contracts ([`report`]). Buffers are named here and
 //! allocated by a backend. Nothing here runs.
 
+pub mod minimum;
 pub mod report;
 pub mod stages;
 

@@ -1,0 +1,137 @@
+//! One chat on one session: messages in, streamed answers out. What `run` and `chat` share.
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::sampling::SamplingArgs;
+use lily_api::reasoning::{ReasoningDelta, Start};
+use lily_api::text::AnswerStream;
+use lily_engine::engine::Engine;
+use lily_engine::generate::{Event, Halt, Request, Summary, generate};
+use lily_engine::prompt::{Prompt, Prompter};
+use lily_engine::session::Session;
+use lily_engine::template::ChatInput;
+use lily_engine::tokenizer::SpecialTokens;
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+
+/// A loaded model with the text of its conversation.
+pub struct Chat {
+    engine: Engine,
+    session: Session,
+    prompter: Prompter,
+    interrupt: Interrupt,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What the model thought.
+    pub reasoning: String,
+    /// What it said.
+    pub text: String,
+    /// How it went.
+    pub summary: Summary,
+}
+
+impl Chat {
+    /// An empty conversation.
+    pub fn new(engine: Engine, interrupt: Interrupt) -> Result<Self, Failure> {
+        let prompter = Prompter::new(engine.checkpoint())?;
+        let session = engine.new_session()?;
+        Ok(Self { engine, session, prompter, interrupt })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Answers a chat. `thinking` of `None` leaves it to the template.
+    pub fn answer(
+        &mut self,
+        messages: &[Value],
+        thinking: Option<bool>,
+        sampling: &SamplingArgs,
+        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
+        let mut input = ChatInput::new(Value::Array(messages.to_vec()));
+        if let Some(thinking) = thinking {
+            input.kwargs.insert("enable_thinking".to_owned(), json!(thinking));
+        }
+        let prompt = self.prompter.chat(&input)?;
+        let start = if prompt.in_reasoning { Start::Reasoning } else { Start::Content };
+        self.generate(prompt, Some(start), sampling, show)
+    }
+
+    /// Continues plain text.
+    pub fn complete(
+        &mut self,
+        text: &str,
+        sampling: &SamplingArgs,
+        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
+        let prompt = self.prompter.plain(text)?;
+        self.generate(prompt, None, sampling, show)
+    }
+
+    fn generate(
+        &mut self,
+        prompt: Prompt,
+        start: Option<Start>,
+        sampling: &SamplingArgs,
+        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
+        let mut stream = AnswerStream::new(start, &sampling.stop).map_err(Failure::usage)?;
+        let tokenizer = self.prompter.tokenizer();
+        let request = Request {
+            prompt: prompt.tokens,
+            boundaries: prompt.boundaries,
+            sampling: sampling.params(&self.engine.checkpoint().generation),
+            vocab: tokenizer.vocab_size().min(self.engine.model().shape.vocab),
+            stop_ids: self.prompter.stop_ids().to_vec(),
+            max_tokens: sampling.max_tokens,
+            top_logprobs: 0,
+        };
+        let mut detokenizer = tokenizer.detokenizer(SpecialTokens::Skip);
+        let mut answer = Text { show, reasoning: String::new(), content: String::new(), failure: None };
+        let interrupt = &self.interrupt;
+        let summary = generate(&mut self.engine, &mut self.session, &request, &mut |event| {
+            if let Event::Token { token, .. } = event {
+                let delta = stream.push(detokenizer.push(token.id));
+                answer.take(&delta);
+                if stream.stopped().is_some() {
+                    return ControlFlow::Break(Halt::StopString);
+                }
+            }
+            let over = interrupt.is_raised() || answer.failure.is_some();
+            if over { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
+        })?;
+        let rest = stream.push(detokenizer.finish());
+        answer.take(&rest);
+        answer.take(&stream.finish());
+        match answer.failure {
+            Some(failure) => Err(failure),
+            None => Ok(Answer { reasoning: answer.reasoning, text: answer.content, summary }),
+        }
+    }
+}
+
+/// The text so far, and where it is shown.
+struct Text<'a> {
+    show: &'a mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+    reasoning: String,
+    content: String,
+    /// The first failure to show it.
+    failure: Option<Failure>,
+}
+
+impl Text<'_> {
+    fn take(&mut self, delta: &ReasoningDelta) {
+        self.reasoning.push_str(&delta.reasoning);
+        self.content.push_str(&delta.content);
+        let nothing = delta.reasoning.is_empty() && delta.content.is_empty();
+        if !nothing && self.failure.is_none() {
+            self.failure = (self.show)(delta).err();
+        }
+    }
+}

