@@ -22,7 +22,7 @@ def versions(*packages):
 
 def sha256_files(folder):
     """SHA-256 of every file of a checkpoint folder, by file name."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(Path(folder).iterdir())}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(Path(folder).iterdir()) if p.is_file()}
 
 
 def write_json(path, value):
