@@ -149,7 +149,9 @@ impl Isa {
 /// A computation written over any [`Simd`].
 ///
 /// Mark the implementation of `run` `#[inline(always)]`, as well as every generic helper that it calls with the token:
-/// only then is the body compiled with the instruction set's features.
+/// only then is the body compiled with the instruction set's features. Closures, and library functions that take them
+/// (`array::map`, `array::from_fn`), are inlined by chance alone: keep vectors out of them, or a kernel may become many
+/// times slower.
 pub trait Kernel {
     /// What it returns.
     type Output;

@@ -43,16 +43,14 @@ impl Widen for Avx2 {
     unsafe fn nibbles(self, codes: *const u8) -> [__m256; 8] {
         unsafe {
             let codes = _mm256_loadu_si256(codes.cast());
-            let low = _mm256_set1_epi32(0xF);
-            let plane = |shifted| _mm256_cvtepi32_ps(_mm256_and_si256(shifted, low));
             [
-                plane(codes),
-                plane(_mm256_srli_epi32::<4>(codes)),
-                plane(_mm256_srli_epi32::<8>(codes)),
-                plane(_mm256_srli_epi32::<12>(codes)),
-                plane(_mm256_srli_epi32::<16>(codes)),
-                plane(_mm256_srli_epi32::<20>(codes)),
-                plane(_mm256_srli_epi32::<24>(codes)),
+                low_bits::<0xF>(codes),
+                low_bits::<0xF>(_mm256_srli_epi32::<4>(codes)),
+                low_bits::<0xF>(_mm256_srli_epi32::<8>(codes)),
+                low_bits::<0xF>(_mm256_srli_epi32::<12>(codes)),
+                low_bits::<0xF>(_mm256_srli_epi32::<16>(codes)),
+                low_bits::<0xF>(_mm256_srli_epi32::<20>(codes)),
+                low_bits::<0xF>(_mm256_srli_epi32::<24>(codes)),
                 _mm256_cvtepi32_ps(_mm256_srli_epi32::<28>(codes)),
             ]
         }
@@ -65,19 +63,18 @@ impl Widen for Avx2 {
             let b = _mm256_castsi256_ps(_mm256_loadu_si256(codes.add(32).cast()));
             // Even 32-bit words (elements 0..4 of every eight) and odd ones; the shuffle works within 128 bits, so the
             // 64-bit quarters are put in order afterwards.
-            let order = |v| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_castps_si256(v));
-            let even = order(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
-            let odd = order(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
-            let low = _mm256_set1_epi32(0xFF);
-            let plane = |shifted| _mm256_cvtepi32_ps(_mm256_and_si256(shifted, low));
+            let even = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+            let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+            let even = _mm256_permute4x64_epi64::<0b11_01_10_00>(even);
+            let odd = _mm256_permute4x64_epi64::<0b11_01_10_00>(odd);
             [
-                plane(even),
-                plane(_mm256_srli_epi32::<8>(even)),
-                plane(_mm256_srli_epi32::<16>(even)),
+                low_bits::<0xFF>(even),
+                low_bits::<0xFF>(_mm256_srli_epi32::<8>(even)),
+                low_bits::<0xFF>(_mm256_srli_epi32::<16>(even)),
                 _mm256_cvtepi32_ps(_mm256_srli_epi32::<24>(even)),
-                plane(odd),
-                plane(_mm256_srli_epi32::<8>(odd)),
-                plane(_mm256_srli_epi32::<16>(odd)),
+                low_bits::<0xFF>(odd),
+                low_bits::<0xFF>(_mm256_srli_epi32::<8>(odd)),
+                low_bits::<0xFF>(_mm256_srli_epi32::<16>(odd)),
                 _mm256_cvtepi32_ps(_mm256_srli_epi32::<24>(odd)),
             ]
         }
@@ -118,4 +115,11 @@ impl Widen for Avx2 {
     unsafe fn prefetch(self, address: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
+}
+
+/// The bits of `MASK` of each 32-bit word, as `f32`.
+#[inline(always)]
+unsafe fn low_bits<const MASK: i32>(words: __m256i) -> __m256 {
+    // SAFETY: callers hold the token.
+    unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(MASK))) }
 }

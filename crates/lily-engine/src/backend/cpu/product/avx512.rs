@@ -20,7 +20,7 @@ unsafe fn enter<B: Body>(body: B) {
 // SAFETY (every block below): the token exists only on a machine with the instructions; pointers are the caller's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one argument for all, given above")]
 impl Widen for Avx512 {
-    const TILE_X: usize = 6;
+    const TILE_X: usize = 4;
 
     #[inline(always)]
     fn enter<B: Body>(self, body: B) {
@@ -31,16 +31,14 @@ impl Widen for Avx512 {
     unsafe fn nibbles(self, codes: *const u8) -> [__m512; 8] {
         unsafe {
             let codes = _mm512_loadu_si512(codes.cast());
-            let low = _mm512_set1_epi32(0xF);
-            let plane = |shifted| _mm512_cvtepi32_ps(_mm512_and_si512(shifted, low));
             [
-                plane(codes),
-                plane(_mm512_srli_epi32::<4>(codes)),
-                plane(_mm512_srli_epi32::<8>(codes)),
-                plane(_mm512_srli_epi32::<12>(codes)),
-                plane(_mm512_srli_epi32::<16>(codes)),
-                plane(_mm512_srli_epi32::<20>(codes)),
-                plane(_mm512_srli_epi32::<24>(codes)),
+                low_bits::<0xF>(codes),
+                low_bits::<0xF>(_mm512_srli_epi32::<4>(codes)),
+                low_bits::<0xF>(_mm512_srli_epi32::<8>(codes)),
+                low_bits::<0xF>(_mm512_srli_epi32::<12>(codes)),
+                low_bits::<0xF>(_mm512_srli_epi32::<16>(codes)),
+                low_bits::<0xF>(_mm512_srli_epi32::<20>(codes)),
+                low_bits::<0xF>(_mm512_srli_epi32::<24>(codes)),
                 _mm512_cvtepi32_ps(_mm512_srli_epi32::<28>(codes)),
             ]
         }
@@ -54,16 +52,14 @@ impl Widen for Avx512 {
             let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
             let even = _mm512_permutex2var_epi32(a, even, b);
             let odd = _mm512_permutex2var_epi32(a, odd, b);
-            let low = _mm512_set1_epi32(0xFF);
-            let plane = |shifted| _mm512_cvtepi32_ps(_mm512_and_si512(shifted, low));
             [
-                plane(even),
-                plane(_mm512_srli_epi32::<8>(even)),
-                plane(_mm512_srli_epi32::<16>(even)),
+                low_bits::<0xFF>(even),
+                low_bits::<0xFF>(_mm512_srli_epi32::<8>(even)),
+                low_bits::<0xFF>(_mm512_srli_epi32::<16>(even)),
                 _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(even)),
-                plane(odd),
-                plane(_mm512_srli_epi32::<8>(odd)),
-                plane(_mm512_srli_epi32::<16>(odd)),
+                low_bits::<0xFF>(odd),
+                low_bits::<0xFF>(_mm512_srli_epi32::<8>(odd)),
+                low_bits::<0xFF>(_mm512_srli_epi32::<16>(odd)),
                 _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(odd)),
             ]
         }
@@ -181,4 +177,11 @@ pub(super) unsafe fn sum4([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
         _mm_storeu_ps(sums.as_mut_ptr(), v);
         sums
     }
+}
+
+/// The bits of `MASK` of each 32-bit word, as `f32`.
+#[inline(always)]
+unsafe fn low_bits<const MASK: i32>(words: __m512i) -> __m512 {
+    // SAFETY: callers hold the token.
+    unsafe { _mm512_cvtepi32_ps(_mm512_and_si512(words, _mm512_set1_epi32(MASK))) }
 }

@@ -71,8 +71,10 @@ impl Unit for Avx512Bf16 {
             // After the byte shuffle, word `4g + k` of a vector is the pair `k` of its `g`-th eight elements; the rest
             // gathers word `k` of every four.
             let pairs = _mm512_broadcast_i32x4(_mm_loadu_si128(PAIRS.as_ptr().cast()));
-            let [a, b, c, d]: [__m512i; 4] =
-                std::array::from_fn(|i| _mm512_shuffle_epi8(_mm512_loadu_si512(source.add(32 * i).cast()), pairs));
+            let a = _mm512_shuffle_epi8(_mm512_loadu_si512(source.cast()), pairs);
+            let b = _mm512_shuffle_epi8(_mm512_loadu_si512(source.add(32).cast()), pairs);
+            let c = _mm512_shuffle_epi8(_mm512_loadu_si512(source.add(64).cast()), pairs);
+            let d = _mm512_shuffle_epi8(_mm512_loadu_si512(source.add(96).cast()), pairs);
             let low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
             let high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
             let (ab01, ab23) = (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b));
@@ -99,12 +101,11 @@ impl Unit for Avx512Bf16 {
         unsafe {
             let table = _mm512_loadu_si512(NIBBLES.as_ptr().cast());
             let codes = _mm512_loadu_si512(codes.cast());
-            let plane = |shifted| transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(shifted, table));
             [
-                plane(codes),
-                plane(_mm512_srli_epi16::<4>(codes)),
-                plane(_mm512_srli_epi16::<8>(codes)),
-                plane(_mm512_srli_epi16::<12>(codes)),
+                look_up(table, codes),
+                look_up(table, _mm512_srli_epi16::<4>(codes)),
+                look_up(table, _mm512_srli_epi16::<8>(codes)),
+                look_up(table, _mm512_srli_epi16::<12>(codes)),
             ]
         }
     }
@@ -114,46 +115,21 @@ impl Unit for Avx512Bf16 {
         unsafe { from_bytes(_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())) }
     }
 
-    /// Each 64-bit word first receives the `bits` bytes that hold its eight codes, then every byte of it the eight bits
-    /// that start at its code.
     #[inline(always)]
     unsafe fn packed(self, bits: usize, codes: *const u8) -> Self::Block {
-        unsafe {
-            let step = bits as u64;
-            let offsets = (0..8).fold(0_u64, |offsets, j| offsets | (step * j) << (8 * j));
-            let index = _mm512_add_epi8(
-                _mm512_mullo_epi16(
-                    _mm512_setr_epi64(
-                        0,
-                        0x0001_0001_0001_0001,
-                        0x0002_0002_0002_0002,
-                        0x0003_0003_0003_0003,
-                        0x0004_0004_0004_0004,
-                        0x0005_0005_0005_0005,
-                        0x0006_0006_0006_0006,
-                        0x0007_0007_0007_0007,
-                    ),
-                    _mm512_set1_epi16((bits * 0x0101) as i16),
-                ),
-                _mm512_set1_epi64(0x0706_0504_0302_0100),
-            );
-            let mask = _mm512_set1_epi8(((1_u32 << bits) - 1) as i8);
-            let bytes = (1_u64 << (8 * bits)) - 1;
-            let half = |source: *const u8| {
-                let packed = _mm512_maskz_loadu_epi8(bytes, source.cast());
-                let words = _mm512_permutexvar_epi8(index, packed);
-                let spread = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(offsets as i64), words);
-                _mm512_and_si512(spread, mask)
-            };
-            from_bytes(half(codes), half(codes.add(8 * bits)))
-        }
+        unsafe { from_bytes(unpack_64(bits, codes), unpack_64(bits, codes.add(8 * bits))) }
     }
 
     #[inline(always)]
     unsafe fn dense(self, float: Float, elements: *const u8) -> Self::Block {
         debug_assert_eq!(float, Float::Bf16, "other plain elements are multiplied as f32");
         unsafe {
-            std::array::from_fn(|k| transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.add(64 * k).cast())))
+            [
+                transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.cast())),
+                transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.add(64).cast())),
+                transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.add(128).cast())),
+                transmute::<__m512i, __m512bh>(_mm512_loadu_si512(elements.add(192).cast())),
+            ]
         }
     }
 
@@ -220,20 +196,55 @@ impl Unit for Avx512Bf16 {
     }
 }
 
-/// A block of 128 bytes as bfloat16. An integer below 256 as `f32` has its lower 16 bits clear, so halves of two
-/// vectors interleave without rounding.
+/// bfloat16 of the lowest four bits of each 16-bit word.
+#[inline(always)]
+unsafe fn look_up(table: __m512i, words: __m512i) -> __m512bh {
+    // SAFETY: callers hold the token.
+    unsafe { transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(words, table)) }
+}
+
+/// 64 codes of `bits` bits, at most 6, as bytes.
+///
+/// Each 64-bit word first receives the `bits` bytes that hold its eight codes, then every byte of it the eight bits that
+/// start at its code.
+#[inline(always)]
+unsafe fn unpack_64(bits: usize, source: *const u8) -> __m512i {
+    const EACH: i64 = 0x0101_0101_0101_0101;
+    // SAFETY: callers hold the token, and `8 * bits` bytes are readable; masked-off bytes are not touched.
+    unsafe {
+        let word_numbers = _mm512_setr_epi64(0, EACH, 2 * EACH, 3 * EACH, 4 * EACH, 5 * EACH, 6 * EACH, 7 * EACH);
+        // Word 7 starts at byte 42 at most, so the products of byte numbers do not reach the next byte.
+        let starts = _mm512_mullo_epi16(word_numbers, _mm512_set1_epi16(bits as i16));
+        let bytes = _mm512_add_epi8(starts, _mm512_set1_epi64(0x0706_0504_0302_0100));
+        let bit_numbers = _mm512_set1_epi64(0x0706_0504_0302_0100 * bits as i64);
+        let packed = _mm512_maskz_loadu_epi8((1 << (8 * bits)) - 1, source.cast());
+        let words = _mm512_permutexvar_epi8(bytes, packed);
+        let spread = _mm512_multishift_epi64_epi8(bit_numbers, words);
+        _mm512_and_si512(spread, _mm512_set1_epi8((1 << bits) - 1))
+    }
+}
+
+/// A block of 128 bytes as bfloat16, exactly: byte `k` of the 32-bit words of `a`, then of `b`, in plane `k`.
 #[inline(always)]
 unsafe fn from_bytes(a: __m512i, b: __m512i) -> [__m512bh; 4] {
     // SAFETY: callers hold the token.
     unsafe {
-        let low = _mm512_set1_epi32(0xFF);
-        let plane = |a, b| _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(b), _mm512_cvtepi32_ps(a));
-        let and = |v| _mm512_and_si512(v, low);
         [
-            plane(and(a), and(b)),
-            plane(and(_mm512_srli_epi32::<8>(a)), and(_mm512_srli_epi32::<8>(b))),
-            plane(and(_mm512_srli_epi32::<16>(a)), and(_mm512_srli_epi32::<16>(b))),
-            plane(_mm512_srli_epi32::<24>(a), _mm512_srli_epi32::<24>(b)),
+            from_words(a, b),
+            from_words(_mm512_srli_epi32::<8>(a), _mm512_srli_epi32::<8>(b)),
+            from_words(_mm512_srli_epi32::<16>(a), _mm512_srli_epi32::<16>(b)),
+            from_words(_mm512_srli_epi32::<24>(a), _mm512_srli_epi32::<24>(b)),
         ]
+    }
+}
+
+/// bfloat16 of the lowest byte of each 32-bit word of `a`, then of `b`.
+#[inline(always)]
+unsafe fn from_words(a: __m512i, b: __m512i) -> __m512bh {
+    // SAFETY: callers hold the token.
+    unsafe {
+        let low = _mm512_set1_epi32(0xFF);
+        let (a, b) = (_mm512_and_si512(a, low), _mm512_and_si512(b, low));
+        _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(b), _mm512_cvtepi32_ps(a))
     }
 }

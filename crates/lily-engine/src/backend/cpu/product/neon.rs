@@ -20,7 +20,7 @@ unsafe fn enter<B: Body>(body: B) {
 // SAFETY (every block below): the token exists only on a machine with the instructions; pointers are the caller's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one argument for all, given above")]
 impl Widen for Neon {
-    const TILE_X: usize = 6;
+    const TILE_X: usize = 4;
 
     #[inline(always)]
     fn enter<B: Body>(self, body: B) {
@@ -31,16 +31,14 @@ impl Widen for Neon {
     unsafe fn nibbles(self, codes: *const u8) -> [float32x4_t; 8] {
         unsafe {
             let codes = vreinterpretq_u32_u8(vld1q_u8(codes));
-            let low = vdupq_n_u32(0xF);
-            let plane = |shifted| vcvtq_f32_u32(vandq_u32(shifted, low));
             [
-                plane(codes),
-                plane(vshrq_n_u32::<4>(codes)),
-                plane(vshrq_n_u32::<8>(codes)),
-                plane(vshrq_n_u32::<12>(codes)),
-                plane(vshrq_n_u32::<16>(codes)),
-                plane(vshrq_n_u32::<20>(codes)),
-                plane(vshrq_n_u32::<24>(codes)),
+                low_bits::<0xF>(codes),
+                low_bits::<0xF>(vshrq_n_u32::<4>(codes)),
+                low_bits::<0xF>(vshrq_n_u32::<8>(codes)),
+                low_bits::<0xF>(vshrq_n_u32::<12>(codes)),
+                low_bits::<0xF>(vshrq_n_u32::<16>(codes)),
+                low_bits::<0xF>(vshrq_n_u32::<20>(codes)),
+                low_bits::<0xF>(vshrq_n_u32::<24>(codes)),
                 vcvtq_f32_u32(vshrq_n_u32::<28>(codes)),
             ]
         }
@@ -52,16 +50,14 @@ impl Widen for Neon {
             let a = vreinterpretq_u32_u8(vld1q_u8(codes));
             let b = vreinterpretq_u32_u8(vld1q_u8(codes.add(16)));
             let (even, odd) = (vuzp1q_u32(a, b), vuzp2q_u32(a, b));
-            let low = vdupq_n_u32(0xFF);
-            let plane = |shifted| vcvtq_f32_u32(vandq_u32(shifted, low));
             [
-                plane(even),
-                plane(vshrq_n_u32::<8>(even)),
-                plane(vshrq_n_u32::<16>(even)),
+                low_bits::<0xFF>(even),
+                low_bits::<0xFF>(vshrq_n_u32::<8>(even)),
+                low_bits::<0xFF>(vshrq_n_u32::<16>(even)),
                 vcvtq_f32_u32(vshrq_n_u32::<24>(even)),
-                plane(odd),
-                plane(vshrq_n_u32::<8>(odd)),
-                plane(vshrq_n_u32::<16>(odd)),
+                low_bits::<0xFF>(odd),
+                low_bits::<0xFF>(vshrq_n_u32::<8>(odd)),
+                low_bits::<0xFF>(vshrq_n_u32::<16>(odd)),
                 vcvtq_f32_u32(vshrq_n_u32::<24>(odd)),
             ]
         }
@@ -92,4 +88,11 @@ impl Widen for Neon {
 
     #[inline(always)]
     unsafe fn prefetch(self, _: *const u8) {}
+}
+
+/// The bits of `MASK` of each 32-bit word, as `f32`.
+#[inline(always)]
+unsafe fn low_bits<const MASK: u32>(words: uint32x4_t) -> float32x4_t {
+    // SAFETY: callers hold the token.
+    unsafe { vcvtq_f32_u32(vandq_u32(words, vdupq_n_u32(MASK))) }
 }

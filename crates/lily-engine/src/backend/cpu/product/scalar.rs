@@ -14,24 +14,17 @@ impl Widen for Scalar {
 
     #[inline(always)]
     unsafe fn nibbles(self, codes: *const u8) -> [Self::V; 8] {
-        let mut bytes = [0; 8 * Self::LANES];
         // SAFETY: the caller's block.
-        unsafe {
-            super::unpack(4, std::slice::from_raw_parts(codes, 4 * Self::LANES), &mut bytes);
-            self.bytes(bytes.as_ptr())
-        }
+        let words: [u32; Self::LANES] = std::array::from_fn(|lane| unsafe { word(codes.add(4 * lane)) });
+        std::array::from_fn(|plane| words.map(|word| (word >> (4 * plane) & 0xF) as i32 as f32))
     }
 
     #[inline(always)]
     unsafe fn bytes(self, codes: *const u8) -> [Self::V; 8] {
-        let mut planes = [self.zero(); 8];
-        for lane in 0..Self::LANES {
-            for (plane, values) in planes.iter_mut().enumerate() {
-                // SAFETY: the caller's block.
-                values[lane] = f32::from(unsafe { *codes.add(8 * lane + plane) });
-            }
-        }
-        planes
+        // SAFETY: the caller's block.
+        let words: [[u32; Self::LANES]; 2] =
+            std::array::from_fn(|half| std::array::from_fn(|lane| unsafe { word(codes.add(8 * lane + 4 * half)) }));
+        std::array::from_fn(|plane| words[plane / 4].map(|word| (word >> (8 * (plane % 4)) & 0xFF) as i32 as f32))
     }
 
     #[inline(always)]
@@ -47,4 +40,14 @@ impl Widen for Scalar {
 
     #[inline(always)]
     unsafe fn prefetch(self, _: *const u8) {}
+}
+
+/// Four bytes, the first lowest.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn word(bytes: *const u8) -> u32 {
+    // SAFETY: the caller's; no alignment is assumed.
+    u32::from_le(unsafe { bytes.cast::<u32>().read_unaligned() })
 }

@@ -320,8 +320,11 @@ impl<U: Unit, C: Codes<U>, G: Groups<U>> Work<U, C, G> {
     #[inline(always)]
     unsafe fn finish<const W: usize, const X: usize>(&self, sums: [[U::V; X]; W], out: *mut f32, stride: usize) {
         for first in (0..W * X).step_by(4) {
-            let pick = |k: usize| if k < W * X { sums[k % W][k / W] } else { self.unit.splat(0.0) };
-            let results = self.unit.sum4([pick(first), pick(first + 1), pick(first + 2), pick(first + 3)]);
+            let mut four = [self.unit.splat(0.0); 4];
+            for (k, vector) in (first..W * X).zip(&mut four) {
+                *vector = sums[k % W][k / W];
+            }
+            let results = self.unit.sum4(four);
             for (k, result) in (first..W * X).zip(results) {
                 // SAFETY: the caller's.
                 unsafe { *out.add(k / W * stride + k % W) = result };

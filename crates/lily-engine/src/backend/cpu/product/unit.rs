@@ -78,7 +78,8 @@ pub(super) trait Unit: Copy {
     fn sum4(self, vectors: [Self::V; 4]) -> [f32; 4];
 }
 
-/// A function body; `call` must be `#[inline(always)]` to be compiled with the features of [`Unit::enter`].
+/// A function body; `call` and all that it calls with vectors must be `#[inline(always)]` to be compiled with the features
+/// of [`Unit::enter`]. Closures and library functions that take them (`array::map`, `array::from_fn`) are not.
 pub(super) trait Body {
     fn call(self);
 }

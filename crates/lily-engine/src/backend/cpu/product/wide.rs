@@ -11,7 +11,7 @@ use crate::weights::Float;
 
 /// What widening needs beyond [`Simd`]. Pointers are readable for a block.
 pub(super) trait Widen: Simd {
-    /// Tallest tile; see [`Unit::TILE_X`].
+    /// See [`Unit::TILE_X`].
     const TILE_X: usize;
     /// See [`Unit::enter`].
     fn enter<B: Body>(self, body: B);
@@ -36,8 +36,15 @@ pub(super) trait Widen: Simd {
     #[inline(always)]
     unsafe fn load_any(self, float: Float, source: *const u8, count: usize) -> Self::V {
         let mut lanes = [0.0; 16];
-        // SAFETY: the caller's.
-        unsafe { read_floats(float, source, &mut lanes[..count]) };
+        if float == Float::Bf16 && count == Self::LANES {
+            for (lane, value) in lanes[..Self::LANES].iter_mut().enumerate() {
+                // SAFETY: the caller's.
+                *value = unsafe { super::read_float(Float::Bf16, source.add(2 * lane)) };
+            }
+        } else {
+            // SAFETY: the caller's.
+            unsafe { read_floats(float, source, &mut lanes[..count]) };
+        }
         self.load(&lanes)
     }
     /// See [`Unit::prefetch`].
@@ -96,10 +103,12 @@ impl<S: Widen> Unit for Wide<S> {
 
     #[inline(always)]
     unsafe fn dense(self, float: Float, elements: *const u8) -> Self::Block {
-        // SAFETY: the caller's.
-        std::array::from_fn(|plane| unsafe {
-            self.0.load_any(float, elements.add(plane * S::LANES * float.bytes()), S::LANES)
-        })
+        let mut block = [self.0.zero(); 8];
+        for (plane, values) in block.iter_mut().enumerate() {
+            // SAFETY: the caller's.
+            *values = unsafe { self.0.load_any(float, elements.add(plane * S::LANES * float.bytes()), S::LANES) };
+        }
+        block
     }
 
     #[inline(always)]
@@ -164,8 +173,8 @@ impl<S: Widen> Unit for Wide<S> {
     }
 
     #[inline(always)]
-    fn sum4(self, vectors: [Self::V; 4]) -> [f32; 4] {
-        vectors.map(|v| self.0.reduce_add(v))
+    fn sum4(self, [a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+        [self.0.reduce_add(a), self.0.reduce_add(b), self.0.reduce_add(c), self.0.reduce_add(d)]
     }
 }
 
