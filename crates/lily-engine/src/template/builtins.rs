@@ -20,6 +20,9 @@ pub fn install(env: &mut Environment<'_>) {
     env.add_filter("length", length);
     env.add_filter("count", length);
     env.add_filter("round", round);
+    env.add_filter("list", |value: &Value| python::items(value).map(Value::from));
+    env.add_filter("first", |value: &Value| Ok::<_, Error>(value.try_iter()?.next().unwrap_or_default()));
+    env.add_filter("last", |value: &Value| Ok::<_, Error>(python::items(value)?.pop().unwrap_or_default()));
     // A string, a mapping and even undefined have a length and items in Python's eyes.
     env.add_test("sequence", |value: &Value| is_sized(value.kind()));
     env.add_test("iterable", |value: &Value| is_sized(value.kind()) || value.kind() == ValueKind::Iterable);
@@ -81,7 +84,7 @@ fn join(value: &Value, separator: Option<Cow<'_, str>>, kwargs: Kwargs) -> Resul
         Some(name) => item.get_attr(name).map(|v| to_str(&v)),
         None => Ok(to_str(&item)),
     };
-    Ok(value.try_iter()?.map(text).collect::<Result<Vec<_>, _>>()?.join(&separator))
+    Ok(python::items(value)?.into_iter().map(text).collect::<Result<Vec<_>, _>>()?.join(&separator))
 }
 
 fn items(value: &Value) -> Result<Value, Error> {

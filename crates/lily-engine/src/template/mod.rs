@@ -6,9 +6,10 @@
 //! loops for ever fails instead of hanging.
 //!
 //! Known differences, none met in a chat template so far: `strftime_now` uses UTC; integers beyond 64 bits arrive here as
-//! floats; a float, list or mapping joined with `~` prints in minijinja's way; `and` of two constants gives false where
-//! Python gives the falsy one; an integer to a negative power fails. The budget counts steps, not memory: a template that
-//! doubles a string over and over is not stopped. Turning the text into tokens is [`crate::tokenizer`]'s work.
+//! floats; a float, list or mapping joined with `~` or given to a filter for text prints in minijinja's way; `and` of two
+//! constants gives false where Python gives the falsy one; an integer to a negative power fails, as does the reverse
+//! `[::-1]` of an empty string or list. The budget counts steps, not the work or memory of one step: a template that doubles
+//! a string over and over is not stopped. Turning the text into tokens is [`crate::tokenizer`]'s work.
 
 mod builtins;
 mod clock;
@@ -18,6 +19,7 @@ mod python;
 mod tests;
 
 use std::error::Error as _;
+use std::panic::AssertUnwindSafe;
 
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
@@ -119,7 +121,9 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
         });
         env.add_function("strftime_now", |format: &str| clock::strftime(format, clock::now()));
-        env.add_template_owned(NAME, without_generation_tags(source))
+        // jinja2 reads all line ends as newlines.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        env.add_template_owned(NAME, without_generation_tags(&source))
             .map_err(|error| TemplateError::Syntax { line: error.line().unwrap_or(1), reason: reason(&error) })?;
         Ok(Self { env })
     }
@@ -140,7 +144,12 @@ impl ChatTemplate {
 
     /// Renders with exactly these variables.
     fn render_context(&self, context: &Map<String, Value>) -> Result<String, TemplateError> {
-        self.env.get_template(NAME).and_then(|template| template.render(context)).map_err(|error| {
+        // The engine panics on some slices of nothing with a negative step.
+        let render = || self.env.get_template(NAME).and_then(|template| template.render(context));
+        let rendered = std::panic::catch_unwind(AssertUnwindSafe(render));
+        let rendered =
+            rendered.unwrap_or_else(|_| Err(Error::new(ErrorKind::InvalidOperation, "the template engine broke down")));
+        rendered.map_err(|error| {
             let mut source = error.source();
             while let Some(cause) = source {
                 if let Some(Raised(message)) = cause.downcast_ref() {

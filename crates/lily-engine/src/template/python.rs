@@ -5,6 +5,21 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+/// Most items of a list that a template may print, join or collect: `[0] * n` is no work until then.
+const MAX_ITEMS: usize = 1_000_000;
+
+/// The items of anything iterable.
+///
+/// # Errors
+/// It is not iterable, or has more than [`MAX_ITEMS`] items.
+pub fn items(value: &Value) -> Result<Vec<Value>, Error> {
+    let items: Vec<Value> = value.try_iter()?.take(MAX_ITEMS + 1).collect();
+    if items.len() > MAX_ITEMS {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("more than {MAX_ITEMS} items")));
+    }
+    Ok(items)
+}
+
 /// White space by Python's `str.isspace`: Unicode's, and the four information separators.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
@@ -19,10 +34,10 @@ pub fn write_str(out: &mut impl Write, value: &Value) -> std::fmt::Result {
     }
 }
 
-/// [`write_str`] as a string.
+/// [`write_str`] as a string; cut short where a list is absurdly long.
 pub fn to_str(value: &Value) -> String {
     let mut text = String::new();
-    write_str(&mut text, value).expect("writing to a string does not fail");
+    let _ = write_str(&mut text, value);
     text
 }
 
@@ -38,6 +53,9 @@ fn write_repr(out: &mut impl Write, value: &Value) -> std::fmt::Result {
         ValueKind::Seq | ValueKind::Iterable => {
             out.write_char('[')?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
+                if index >= MAX_ITEMS {
+                    return Err(std::fmt::Error);
+                }
                 out.write_str(if index > 0 { ", " } else { "" })?;
                 write_repr(out, &item)?;
             }
@@ -137,7 +155,7 @@ fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) 
         }
         ValueKind::String => write_json_string(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
+            let items = items(value)?;
             write_json_block(out, ['[', ']'], items.len(), style, depth, |out, index| {
                 write_json(out, &items[index], style, depth + 1)
             })?;

@@ -107,6 +107,7 @@ fn python_methods_and_printing() {
     );
     check("u | length ~ (u | trim) ~ (u | items | list)", "0[]");
     check("none | trim", "None");
+    check("(u | first) ~ (u | last) ~ ({'a': 1, 'b': 2} | last) ~ ('xyz' | first)", "bx");
     check("[2.5, 3.5, 2.675, 0.5, 7] | map('round') | join(' ')", "2.0 4.0 3.0 0.0 7");
     check("2.675 | round(2) ~ (2.1 | round(method='ceil')) ~ (-0.4 | round(0, method='floor'))", "2.673.0-1.0");
     check("[1.0, none, true] | join('-')", "1.0-None-True");
@@ -123,6 +124,11 @@ fn python_methods_and_printing() {
 fn generation_blocks_print_and_keep_their_variables() {
     let source = "{%- set x = 1 %}{%- generation -%}\n a{% set x = 2 %}{{ x }} {%- endgeneration %}|{{ x }} {{ '{% generation' }}";
     assert_eq!(run(source), "a2|1 {% generation");
+}
+
+#[test]
+fn all_line_ends_of_a_template_are_newlines() {
+    assert_eq!(run("a\r\nb\rc{% if true %}\r\nd{% endif %}\r\n"), "a\nb\ncd");
 }
 
 #[test]
@@ -144,6 +150,17 @@ fn hostile_templates_fail_instead_of_hanging() {
     let result = ChatTemplate::new(nested).unwrap().render_context(&Map::new());
     assert!(matches!(result, Err(TemplateError::TooLong)), "{result:?}");
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    for lazy in [
+        "[0] * 99999999999",
+        "([0] * 99999999999) | list",
+        "([0] * 99999999999) | join",
+        "([0] * 99999999999) | tojson",
+    ] {
+        let huge = run(&format!("{{{{ {lazy} }}}}"));
+        assert!(huge.contains("failed"), "{}", &huge[..huge.len().min(200)]);
+    }
+    // A defect of the engine that must not reach the caller as a panic.
+    assert!(run("{{ ''[::-1] }}").contains("the template engine broke down"));
     // Endless recursion, on the small stack of a test thread.
     let endless = run("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
     assert!(endless.contains("recursion limit exceeded"), "{endless}");
