@@ -423,16 +423,16 @@ unsafe fn read_float(float: Float, source: *const u8) -> f32 {
 /// Eight codes are spread over the bytes of a word in three steps: halves to 32 bits, quarters to 16, codes to 8.
 #[inline(always)]
 fn unpack(bits: usize, packed: &[u8], codes: &mut [u8]) {
-    let ones =
-        |count: usize, spacing: usize| (0..64 / spacing).fold(0, |mask, i| mask | low_ones(count) << (i * spacing));
-    let steps = [(32 - 4 * bits, ones(4 * bits, 32)), (16 - 2 * bits, ones(2 * bits, 16)), (8 - bits, ones(bits, 8))];
     for (start, codes) in (0..packed.len()).step_by(bits).zip(codes.chunks_exact_mut(8)) {
         let mut word = match packed[start..].first_chunk() {
             Some(&bytes) => u64::from_le_bytes(bytes) & low_ones(8 * bits),
             None => packed[start..start + bits].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
         };
-        for (shift, mask) in steps {
-            word = (word | word << shift) & mask;
+        for (codes, spacing) in [(4, 32), (2, 16), (1, 8)] {
+            let width = codes * bits;
+            // The lower field of every pair of fields.
+            let low = u64::MAX / (u64::MAX >> (64 - 2 * spacing)) * low_ones(width);
+            word = (word & low) | (word << (spacing - width) & low << spacing);
         }
         codes.copy_from_slice(&word.to_le_bytes());
     }
