@@ -109,9 +109,9 @@ pub fn prep(context: Context<'_>, v: DeltaPrepViews<'_>) {
     let [decay, beta] = [v.decay, v.beta].map(SharedMut::new);
     for_rows(context.pool, d.rows as usize, &|row| {
         let input = ConvInput::at(&d, past, v.qkv, row);
-        // SAFETY (of each `range_mut`): every task has rows of its own.
-        let (q, k) =
-            unsafe { (q.range_mut(row * keys..row * keys + keys), k.range_mut(row * keys..row * keys + keys)) };
+        let at = row * keys..(row + 1) * keys;
+        // SAFETY: every task has rows of its own, here and below.
+        let (q, k) = unsafe { (q.range_mut(at.clone()), k.range_mut(at)) };
         for (head, (q, k)) in q.chunks_exact_mut(dk).zip(k.chunks_exact_mut(dk)).enumerate() {
             query_or_key(isa, input, v.taps, head * dk, (dk as f32).powf(-0.5), q);
             query_or_key(isa, input, v.taps, keys + head * dk, 1.0, k);

@@ -108,7 +108,7 @@ macro_rules! vector_kernel {
         }
     };
 }
-pub(self) use vector_kernel;
+use vector_kernel;
 
 /// Rows that one task takes where rows are independent and cheap.
 const ROWS_PER_TASK: usize = 8;
@@ -124,6 +124,7 @@ fn for_rows(pool: &Pool, rows: usize, task: &(dyn Fn(usize) + Sync)) {
 ///
 /// # Safety
 /// No other task may run with the same worker index meanwhile, which [`Pool::run`] promises.
+#[allow(clippy::mut_from_ref, reason = "workers have different tiles; the safety section says what callers promise")]
 unsafe fn tile<'a>(tiles: &'a SharedMut<'_, Vec<f32>>, worker: usize, len: usize) -> &'a mut [f32] {
     // SAFETY: the caller's promise; workers have different tiles.
     let tile = &mut unsafe { tiles.range_mut(worker..worker + 1) }[0];
