@@ -55,13 +55,15 @@ pub struct SamplingArgs {
     #[arg(long, env = "LILY_MAX_TOKENS", hide_env_values = true, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub max_tokens: Option<usize>,
-    /// Let the model think before it answers
-    #[arg(long, env = "LILY_THINK", hide_env_values = true, overrides_with = "no_think", num_args = 0..=1,
-          default_missing_value = "true", require_equals = true, value_name = "BOOL")]
-    think: Option<bool>,
+    /// Let the model think before it answers [env: LILY_THINK=true or false]
+    #[arg(long, overrides_with = "no_think")]
+    think: bool,
     /// Let the model answer at once
     #[arg(long, overrides_with = "think")]
     no_think: bool,
+    /// The environment's say: an argument of its own, as a flag must win over it and not conflict with it.
+    #[arg(long, env = "LILY_THINK", hide = true)]
+    think_by_default: Option<bool>,
 }
 
 impl SamplingArgs {
@@ -88,7 +90,11 @@ impl SamplingArgs {
 
     /// Whether to think; `None` leaves it to the template.
     pub fn thinking(&self) -> Option<bool> {
-        if self.no_think { Some(false) } else { self.think }
+        match (self.think, self.no_think) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => self.think_by_default,
+        }
     }
 }
 

@@ -166,7 +166,16 @@ fn completions_and_manual_are_printed() {
         assert!(output.code == Some(0) && output.stdout.contains("quantize"), "{shell}");
     }
     let page = lily(&["man"]).output().stdout;
-    for part in [".TH lily", "LILY RUN", "LILY EVAL NANO", "LILY_TEMPERATURE", "not enough memory", "130"] {
+    for part in [
+        ".TH lily",
+        "LILY RUN",
+        "LILY EVAL NANO",
+        "LILY_TEMPERATURE",
+        "LILY_THINK",
+        ".SH EXIT STATUS",
+        "not enough memory",
+        "130",
+    ] {
         assert!(page.contains(part), "{part}");
     }
 }
