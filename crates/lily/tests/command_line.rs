@@ -42,6 +42,21 @@ fn missing_and_refused_models_are_code_3() {
 }
 
 #[test]
+fn a_model_that_does_not_fit_is_code_4_with_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random");
+    random_checkpoint(&path);
+    // A context of a terabyte, which the model claims to be made for.
+    let config = std::fs::read_to_string(path.join("config.json")).unwrap();
+    let long = config.replace("262144", "1073741824");
+    assert_ne!(config, long);
+    std::fs::write(path.join("config.json"), long).unwrap();
+    let output = lily(&["run", "hi", "--context", "1073741824", "--model"]).arg(&path).output();
+    check_failure(&output, 4, "not enough memory");
+    assert!(output.stderr.contains("KV cache") && output.stderr.contains("--context"), "{output:?}");
+}
+
+#[test]
 fn an_unknown_instruction_set_is_code_5() {
     check_failure(
         &lily(&["run", "hi"]).env("LILY_CPU", "abacus").output(),
