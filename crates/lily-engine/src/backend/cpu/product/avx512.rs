@@ -81,8 +81,8 @@ impl Widen for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(self, address: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    fn prefetch(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 }
 

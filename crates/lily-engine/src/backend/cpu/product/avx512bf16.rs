@@ -164,8 +164,8 @@ impl Unit for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(self, address: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    fn prefetch(self, address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     #[inline(always)]

@@ -87,7 +87,7 @@ impl Widen for Neon {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(self, _: *const u8) {}
+    fn prefetch(self, _: *const u8) {}
 }
 
 /// The bits of `MASK` of each 32-bit word, as `f32`.

@@ -39,7 +39,7 @@ impl Widen for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(self, _: *const u8) {}
+    fn prefetch(self, _: *const u8) {}
 }
 
 /// Four bytes, the first lowest.

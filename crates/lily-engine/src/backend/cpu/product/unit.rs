@@ -65,8 +65,8 @@ pub(super) trait Unit: Copy {
     unsafe fn load(self, source: *const f32) -> Self::V;
     /// Stores `LANES` floats.
     unsafe fn store(self, target: *mut f32, v: Self::V);
-    /// Asks for the cache line at `address`, which need not be mapped.
-    unsafe fn prefetch(self, address: *const u8);
+    /// Asks for the cache line at `address`, which need not be mapped, in the second-level cache.
+    fn prefetch(self, address: *const u8);
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::V;

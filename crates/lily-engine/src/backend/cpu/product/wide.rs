@@ -48,7 +48,7 @@ pub(super) trait Widen: Simd {
         self.load(&lanes)
     }
     /// See [`Unit::prefetch`].
-    unsafe fn prefetch(self, address: *const u8);
+    fn prefetch(self, address: *const u8);
 }
 
 /// The unit over a widening instruction set.
@@ -147,9 +147,8 @@ impl<S: Widen> Unit for Wide<S> {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(self, address: *const u8) {
-        // SAFETY: the caller's.
-        unsafe { self.0.prefetch(address) }
+    fn prefetch(self, address: *const u8) {
+        self.0.prefetch(address);
     }
 
     #[inline(always)]
