@@ -122,11 +122,15 @@ vector_kernel! {
         let mut wide = [0.0_f32; UNROLL * HEAD_DIM_MAX];
         let mut all = [0.0_f32; SCORES_MAX];
         for i in 0..count {
-            for (x, w) in keys[i * stride..][..dim].chunks_exact(S::LANES).zip(wide.chunks_exact_mut(S::LANES)) {
-                simd.store(w, simd.load_bf16(x));
+            let key = &keys[i * stride..][..dim];
+            let mut h = 0;
+            while h + 4 <= heads {
+                let four = dots::<S, 4>(simd, &q[h * dim..][..4 * dim], key);
+                four.into_iter().enumerate().for_each(|(j, score)| all[(h + j) * BLOCK_KEYS + i] = score);
+                h += 4;
             }
-            for h in 0..heads {
-                all[h * BLOCK_KEYS + i] = dot(simd, &q[h * dim..][..dim], &wide[..dim]);
+            for h in h..heads {
+                [all[h * BLOCK_KEYS + i]] = dots(simd, &q[h * dim..][..dim], key);
             }
         }
         for h in 0..heads {
@@ -171,14 +175,17 @@ const SCORES_MAX: usize = HEADS_MAX * BLOCK_KEYS;
 /// Most query heads that share a key/value head; larger groups are taken in parts.
 const HEADS_MAX: usize = 8;
 
+/// Products of one key with `N` query heads, which share its loads; each head's sum has one order whatever `N` is.
 #[inline(always)]
-fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
-    let (mut even, mut odd) = (simd.zero(), simd.zero());
-    for (a, b) in a.chunks_exact(2 * S::LANES).zip(b.chunks_exact(2 * S::LANES)) {
-        even = simd.fma(simd.load(a), simd.load(b), even);
-        odd = simd.fma(simd.load(&a[S::LANES..]), simd.load(&b[S::LANES..]), odd);
+fn dots<S: Simd, const N: usize>(simd: S, q: &[f32], key: &[bf16]) -> [f32; N] {
+    let (dim, mut sums) = (key.len(), [simd.zero(); N]);
+    for (i, key) in key.chunks_exact(S::LANES).enumerate() {
+        let key = simd.load_bf16(key);
+        for (h, sum) in sums.iter_mut().enumerate() {
+            *sum = simd.fma(simd.load(&q[h * dim + i * S::LANES..]), key, *sum);
+        }
     }
-    simd.reduce_add(simd.add(even, odd))
+    sums.map(|sum| simd.reduce_add(sum))
 }
 
 vector_kernel! {
