@@ -15,6 +15,16 @@ pub const TILE_OUTPUTS: usize = 64;
 /// Activation rows of one tile: the results of a tile stay in the first-level cache.
 pub const TILE_ROWS: usize = 64;
 
+/// Weight rows that a task of a decode step takes of a matrix with so many: few and long reads keep memory busy, but every
+/// thread should get several tasks. At most [`STEP_OUTPUTS_MAX`].
+pub fn step_outputs(outputs: usize, tasks_of_others: usize, threads: usize) -> usize {
+    let tasks = (4 * threads).div_ceil(tasks_of_others);
+    (outputs / tasks).next_multiple_of(TILE_OUTPUTS).clamp(TILE_OUTPUTS, STEP_OUTPUTS_MAX)
+}
+
+/// See [`step_outputs`].
+pub const STEP_OUTPUTS_MAX: usize = 256;
+
 /// The matrix behind three stored buffers.
 pub fn view<'a>(
     format: PackedFormat,

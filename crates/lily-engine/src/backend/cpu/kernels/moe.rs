@@ -1,6 +1,8 @@
 //! Mixture of experts: grouped products over (expert, tile) tasks, and the decode steps.
 
-use super::linear::{TILE_OUTPUTS, TILE_ROWS, activate, expert, operands, products, view};
+use super::linear::{
+    STEP_OUTPUTS_MAX, TILE_OUTPUTS, TILE_ROWS, activate, expert, operands, products, step_outputs, view,
+};
 use super::rows::norm_row;
 use super::{Context, Workspace, for_rows, tile, vector_kernel};
 use crate::backend::cpu::pool::SharedMut;
@@ -199,10 +201,12 @@ fn gate_up_row<'a>(
     let (isa, Workspace { operands: scratch, tiles, .. }) = (context.isa, &mut *context.workspace);
     let [gate_x, up_x] = operands(isa, context.pool, formats, x, x.len() as u32, scratch);
     let (count, outputs) = (pairs.0, y.len() / pairs.0);
-    let (y, tiles, blocks) = (SharedMut::new(y), SharedMut::new(tiles), outputs.div_ceil(TILE_OUTPUTS));
+    let (y, tiles) = (SharedMut::new(y), SharedMut::new(tiles));
+    let step = step_outputs(outputs, count, context.pool.threads());
+    let blocks = outputs.div_ceil(step);
     context.pool.run(count * blocks, &|task, worker| {
-        let (i, start) = (task / blocks, task % blocks * TILE_OUTPUTS);
-        let w_rows = start..outputs.min(start + TILE_OUTPUTS);
+        let (i, start) = (task / blocks, task % blocks * step);
+        let w_rows = start..outputs.min(start + step);
         let [gate, up] = pairs.1(i);
         // SAFETY: `worker` is this task's own for as long as it runs.
         let (g, u) = unsafe { tile(&tiles, worker, 2 * w_rows.len()) }.split_at_mut(w_rows.len());
@@ -248,13 +252,14 @@ pub fn experts_down_step(context: Context<'_>, v: ExpertsDownStepViews<'_>) {
     let shared_act = Operand::prepare(layout, v.shared_act, d.shared_width as usize, shared_scratch);
     let shared = view(a.shared_format, width, d.shared_width, [v.shared_codes, v.shared_scales, v.shared_biases]);
     let (h, tiles) = (SharedMut::new(v.h), SharedMut::new(tiles));
-    context.pool.run(width.div_ceil(TILE_OUTPUTS), &|task, worker| {
-        let w_rows = task * TILE_OUTPUTS..width.min((task + 1) * TILE_OUTPUTS);
+    let step = step_outputs(width, 1, context.pool.threads());
+    context.pool.run(width.div_ceil(step), &|task, worker| {
+        let w_rows = task * step..width.min((task + 1) * step);
         let columns = w_rows.len();
         // SAFETY: `worker` is this task's own for as long as it runs.
         let values = unsafe { tile(&tiles, worker, columns) };
         // Rounded as the separate down projections would be, so that both forms give the same bits.
-        let mut y = [bf16::ZERO; (TOP_K_MAX + 1) * TILE_OUTPUTS];
+        let mut y = [bf16::ZERO; (TOP_K_MAX + 1) * STEP_OUTPUTS_MAX];
         for (i, y) in y.chunks_exact_mut(columns).enumerate().take(k + 1) {
             if i < k {
                 let (e, stored) = (v.experts[i] as usize, [v.codes, v.scales, v.biases]);
