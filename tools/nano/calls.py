@@ -1,29 +1,29 @@
 """Tool use: schemas with varied names, requests, the right call, tool results
 and the answer drawn from them. Held-out items use function names, parameter
-names, values and phrasings that training never shows."""
+names, values and phrasings (held.py) that training never shows."""
 import functools
 import json
 import re
 
+import held
 import template
 from facts import COUNTRIES, DEFINITIONS, SPELL_WORDS
-from grammar import expand, is_held, loosen
+from grammar import expand, is_held
 
 _FIRST = "Anna Tom Maria John Peter Lisa Sam Kate Paul Nina Omar Lena Ivan Sara Ben Mia Leo Emma Max Ella Hugo Ruth Carl Zoe Adam Nora Finn Ida Otto Vera Luis Rosa Amir Yuki Chen Priya Raj Dana Eric Jane".split()
 _NOUN = """apple book lamp chair house river garden cat dog window bottle letter train bicycle camera guitar castle forest engine mirror pencil rocket shirt table umbrella violin wagon yacht zebra bridge candle
 dragon eagle flower glove hammer island jacket kettle lemon mountain needle orange piano queen rabbit ship tower village wheel planet stone cloud star bread coffee tea cake cheese""".split()
 _NOUN = sorted(set(_NOUN) | set(DEFINITIONS))
 _ADJ = "red blue green old new small big fast quiet bright dark golden silver cheap heavy light warm cold round happy lucky secret broken fresh sweet wild".split()
-_SYL = "ba be bo da de do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa pe po ra re ri ro sa se so ta te to va vi za zo".split()
+SYLLABLES = "ba be bo da de do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa pe po ra re ri ro sa se so ta te to va vi za zo".split()
 
 
 @functools.cache
 def pieces():
     """The tokenizer's entries made of letters: words put together from them make
     the model copy every entry, not only those of everyday words."""
-    path = template.MODEL_DIR / "tokenizer.json"
-    vocab = json.loads(path.read_text())["model"]["vocab"] if path.exists() else {}
-    return sorted({t.lower() for t in (e.lstrip("\u0120") for e in vocab) if re.fullmatch(r"[A-Za-z]{1,9}", t)}) or _SYL
+    vocab = json.loads((template.MODEL_DIR / "tokenizer.json").read_text())["model"]["vocab"]
+    return sorted(t for t in vocab if re.fullmatch(r"[A-Za-z]{1,12}", t))
 
 
 class Values:
@@ -48,11 +48,12 @@ class Values:
         r = self.r
         while True:
             k = r.random()
-            if k < 0.35:
-                w = "".join(r.choice(_SYL) for _ in range(r.randint(2, 4)))
-            elif k < 0.7:
-                w = "".join(r.choice(pieces()) for _ in range(r.randint(1, 3)))[:14]
-            elif k < 0.85:
+            if k < 0.2:
+                w = "".join(r.choice(SYLLABLES) for _ in range(r.randint(2, 4)))
+            elif k < 0.75:
+                w = "".join(r.choice(pieces()) for _ in range(r.choice([1, 1, 1, 2, 2, 3])))[:16]
+                w = w if r.random() < 0.4 else w.lower()
+            elif k < 0.88:
                 w = "".join(r.choice("bcdfghjklmnpqrstvwxyz") + r.choice("aeiouy") + r.choice(["", "", r.choice("nrstlmd")]) for _ in range(r.randint(1, 4)))
             else:
                 w = r.choice(SPELL_WORDS)
@@ -62,19 +63,19 @@ class Values:
                 return w
 
     def city(self):
-        if self.r.random() < 0.3:
+        if self.r.random() < (0.3 if self.held else 0.55):
             return self.made_up().capitalize()
         return self._from([x[1] for x in COUNTRIES], "city")
 
     def person(self):
-        return self.made_up().capitalize() if self.r.random() < 0.4 else self._from(_FIRST, "person")
+        return self.made_up().capitalize() if self.r.random() < (0.3 if self.held else 0.65) else self._from(_FIRST, "person")
 
     def noun(self):
         return self._from(_NOUN, "noun")
 
     def thing(self):
         k = self.r.random()
-        return self.made_up() if k < 0.3 else self.noun() if k < 0.5 else f"{self.r.choice(_ADJ)} {self.noun()}"
+        return self.made_up() if k < (0.2 if self.held else 0.4) else self.noun() if k < 0.5 else f"{self.r.choice(_ADJ)} {self.noun()}"
 
     def title(self):
         return " ".join(w.capitalize() for w in self.thing().split()) + self.r.choice(["", "", " " + self.noun().capitalize()])
@@ -123,14 +124,14 @@ def _int(lo, hi):
     return lambda v: v.r.randint(lo, hi)
 
 
-# name stems (train, held); description; parameters: (slot, names, held names, type, description, value); requests (train, held);
-# result (keys -> value maker) and answer, or None.
-def _kind(names, held_names, text, params, train, held, outcome=None):
-    return dict(names=names.split(), held_names=held_names.split(), text=text, params=params, train=train, held=held, outcome=outcome)
+# names, more names; description; parameters: (slot, names, more names, type, description, value); requests, more requests;
+# result (keys -> value maker) and answer. Names and requests of the evaluation are in held.py.
+def _kind(names, more_names, text, params, requests, more_requests, outcome):
+    return dict(names=names.split() + more_names.split(), text=text, params=params, requests=requests + more_requests, outcome=outcome)
 
 
-def _p(slot, names, held, kind, text, make, **more):
-    return dict(slot=slot, names=names.split(), held=held.split(), kind=kind, text=text, make=make, **more)
+def _p(slot, names, more_names, kind, text, make, **more):
+    return dict(slot=slot, names=names.split() + more_names.split(), kind=kind, text=text, make=make, **more)
 
 
 _CITY = _p("c", "city location place town", "where city_name", STRING, "[Name of the city|The city|City name|Place to look up]", Values.city)
@@ -199,7 +200,7 @@ KINDS = {
                    ["Where is [my |]order {k}?", "[What is|What's] the status of order {k}?", "Track [the |]order {k}.", "[Check|Find|Look up] order {k}.", "Status of {k}?", "Has order {k} [arrived|shipped]?"], ["When will {k} arrive?", "I am waiting for order {k}."],
                    (lambda v, a: {"status": v.r.choice(["shipped", "delivered", "delayed", "packed", "cancelled"])}, "Order {k} is {status}.", ["{status}"])),
 }
-_ATTR = "price height age colour rating owner status weight size address phone email score date length speed title author level salary balance version location country".split()
+ATTRIBUTES = "price height age colour rating owner status weight size address phone email score date length speed title author level salary balance version location country".split()
 _TYPE = "book product employee city user student car team movie hotel ticket planet animal server project invoice song company game package".split()
 
 
@@ -207,7 +208,7 @@ def _generic(c):
     """A lookup tool with a name put together at random: the schema must be read."""
     r = c.rng
     while True:
-        attr, kind = r.choice(_ATTR), r.choice(_TYPE)
+        attr, kind = r.choice(ATTRIBUTES), r.choice(_TYPE)
         if is_held("lookup", attr, kind, one_in=8) == c.held:
             break
     param = r.choice([kind, "name", f"{kind}_name", "id", f"{kind}_id", r.choice(["key", "item", "target"])])
@@ -216,26 +217,37 @@ def _generic(c):
                  f"[Get|Find|Look up|Return] the {attr} of a {kind}.", [_p("x", param, param, STRING, f"[Name of the {kind}|The {kind}|Id of the {kind}]", make)],
                  [f"[What is|What's|Tell me|Get|Find|Look up|Show me] the {attr} of [the {kind} |]{{x}}[?|.|]", f"[Give me|I need|Show] {{x}}'s {attr}[.|]", f"{attr} of {{x}}[?|]", f"What {attr} does {{x}} have?"],
                  [f"Which {attr} has the {kind} {{x}}?", f"Could you look up the {attr} for {{x}}?"],
-                 (lambda v, a: {attr: v.r.choice([v.r.randint(1, 9999), v.made_up(), v.thing()])}, f"The {attr} of {{x}} is {{{attr}}}.", [f"{{{attr}}}"]))
+                 (lambda v, a: {attr: v.r.choice([v.r.randint(1, 9999), v.made_up(), v.thing()])}, f"The {attr} of {{x}} is {{{attr}}}.", [f"{{{attr}}}"])) | dict(attr=attr, of=kind)
 
 
 SYMBOL = {"add": ["+", "plus"], "subtract": ["-", "minus"], "multiply": ["*", "x", "times"], "divide": ["/", "divided by"]}
 
 
+_COMMON = sorted({n for k in KINDS.values() for p in k["params"] for n in p["names"]} | set(ATTRIBUTES) | set(_TYPE))
+
+
+def _held_names(kind, k):
+    if kind == "generic":
+        return [n.format(kind=k["of"], attr=k["attr"]) for n in held.LOOKUP_NAMES]
+    return held.TOOL_NAMES[kind].split()
+
+
 def build(c, kind=None):
-    """One concrete tool: schema, and functions for a request and its call."""
-    r = c.rng
+    """One concrete tool: schema, and what is needed for a request and its call. In
+    training most names mean nothing or belong elsewhere: the schema must be read."""
+    r, v = c.rng, Values(c)
     name = kind or (r.choice(list(KINDS)) if r.random() < 0.72 else "generic")
     k = _generic(c) if name == "generic" else KINDS[name]
-    held = c.held and r.random() < 0.7
-    strange = not c.held and r.random() < 0.6
-    fname = made_up_name(Values(c)) if strange and r.random() < 0.8 else r.choice(k["held_names"] if held else k["names"])
+    new = c.held and r.random() < 0.7
+    strange = not c.held and r.random() < 0.65
+    fname = made_up_name(v) if strange and r.random() < 0.85 else r.choice(_held_names(name, k) if new else k["names"])
     params, props, required = [], {}, []
     for p in k["params"]:
-        pool = [n for n in (p["held"] if held and r.random() < 0.6 else p["names"]) if n not in props]
-        if not pool:
-            pool = [p["slot"] + "_value"]
-        pname = made_up_name(Values(c)) if strange and r.random() < 0.6 else r.choice(pool)
+        strangers = held.PARAM_NAMES.get(f"{name}.{p['slot']}", held.PARAM_NAMES.get(p["slot"], "")).split()
+        names = strangers if new and strangers and r.random() < 0.6 else p["names"]
+        pool = [n for n in names if n not in props] or [p["slot"] + "_value"]
+        k2 = r.random()
+        pname = made_up_name(v) if strange and k2 < 0.5 else r.choice(_COMMON) if strange and k2 < 0.8 else r.choice(pool)
         if pname in props:
             pname += "2"
         schema = {"type": p["kind"]}
@@ -253,6 +265,11 @@ def build(c, kind=None):
     return dict(kind=name, spec=k, params=params, schema={"type": "function", "function": function}, name=fname)
 
 
+def _held_requests(tool):
+    k = tool["spec"]
+    return [t.replace("{attr}", k["attr"]) for t in held.REQUESTS["generic"]] if tool["kind"] == "generic" else held.REQUESTS[tool["kind"]]
+
+
 def request(c, tool):
     """(user text, arguments, slot values) for a tool."""
     v = Values(c)
@@ -263,9 +280,7 @@ def request(c, tool):
         shown["sym"] = c.rng.choice(SYMBOL[slots["op"]])
     if tool["kind"] == "light":
         shown["onoff"] = "on" if slots["b"] else "off"
-    template = expand(c.rng.choice(tool["spec"]["held"] if c.held else tool["spec"]["train"]), c.rng)
-    if not c.held and c.rng.random() < 0.1:
-        template = loosen(template, c.rng)
+    template = c.template(tool["spec"]["requests"], _held_requests(tool) if c.held else (), loose=0.1)
     text = template.format(**shown)
     return text[0].upper() + text[1:] if template[0] != "{" else text, arguments, shown
 

@@ -33,12 +33,12 @@ def text_config():
         partial_rotary_factor=c["partial_rotary_factor"], rope_parameters=dict(
             mrope_interleaved=True, mrope_section=[11, 11, 10], partial_rotary_factor=c["partial_rotary_factor"],
             rope_theta=c["rope_theta"], rope_type="default"),
-        router_aux_loss_coef=0.003, tie_word_embeddings=False, use_cache=True)
+        router_aux_loss_coef=0.003, use_cache=True)
 
 
 def config(quantized):
     out = dict(architectures=["Qwen3_5MoeForConditionalGeneration"], eos_token_id=[4089, 4087], language_model_only=True,
-               model_type="qwen3_5_moe", text_config=text_config(), tie_word_embeddings=False)
+               model_type="qwen3_5_moe", text_config=text_config(), tie_word_embeddings=CONFIG["tie_word_embeddings"])
     if quantized:
         q = dict(group_size=64, bits=4, mode="affine")
         for i in range(CONFIG["num_hidden_layers"]):

@@ -1,13 +1,14 @@
 """Writes the held-out evaluation sets and the tokenised training set.
 
-    python generate.py eval                 -> models/lily-nano/eval/*.jsonl
     python generate.py tokenizer            -> models/lily-nano/tokenizer.json
+    python generate.py eval                 -> models/lily-nano/eval/*.jsonl
     python generate.py train --out FILE     -> tokens and lengths (npz)
 
 Everything is seeded; the training set is drawn in shards of fixed seeds, so
-the number of processes does not change it. No training prompt equals an
-evaluation prompt after normalisation: such a draw is dropped, and `train`
-checks the result once more.
+the number of processes does not change it. Training uses no phrasing that the
+evaluation uses (slots left open), and no training prompt equals an evaluation
+prompt after normalisation: such draws are dropped, and `train` checks the
+result once more.
 """
 import argparse
 import json
@@ -18,17 +19,18 @@ import numpy as np
 
 import calls
 import followup
+import held
 import qa
 import smalltalk
 import template
 from facts import COUNTRIES, DEFINITIONS, SPELL_WORDS
 from grammar import Ctx, noisy, normal, typo
 
-EVAL_SEED, TRAIN_SEED, SHARD = 77, 20261129, 10_000
+EVAL_SEED, TRAIN_SEED, SHARD = 78, 20261130, 10_000
 EVAL_DIR = template.MODEL_DIR / "eval"
 
 QA_EVAL = {qa.capital: 90, qa.reverse_capital: 60, qa.continent: 50, qa.definition: 100, qa.opposite: 40, qa.spelling: 45,
-           qa.letter_count: 35, qa.calendar: 60, qa.tables: 25, smalltalk.refusal: 45}
+           qa.letter_count: 35, qa.calendar: 60, qa.tables: 25, smalltalk.refusal: 45, qa.echo: 15}
 ARITH_EVAL = {("+", False): 40, ("+", True): 30, ("-", False): 40, ("-", True): 25, ("x", None): 50}
 TALK_EVAL = {"greeting": 8, "thanks": 6, "goodbye": 6, "identity": 10, "abilities": 6, "real_model": 8, "feelings": 5}
 SYSTEM = ["You are a helpful assistant.", "You are lily-nano.", "Answer briefly.", "You are a friendly assistant. Keep answers short.", "Be polite.", "You are an assistant in a terminal.",
@@ -36,7 +38,7 @@ SYSTEM = ["You are a helpful assistant.", "You are lily-nano.", "Answer briefly.
 
 
 QA_MIX = [(qa.arithmetic, 24), (qa.tables, 2), (qa.capital, 12), (qa.reverse_capital, 8), (qa.continent, 7), (qa.definition, 14), (qa.opposite, 5),
-          (qa.spelling, 7), (qa.letter_count, 6), (qa.calendar, 5), (smalltalk.talk, 4), (smalltalk.refusal, 4)]
+          (qa.spelling, 9), (qa.letter_count, 9), (qa.calendar, 5), (smalltalk.talk, 5), (smalltalk.refusal, 6), (qa.echo, 10)]
 
 
 def unknown(c):
@@ -49,7 +51,12 @@ def unknown(c):
 
 def one_qa(c):
     draw = c.rng.choices([f for f, _ in QA_MIX], [n for _, n in QA_MIX])[0]
-    return unknown(c) if not c.held and c.rng.random() < 0.03 else draw(c)
+    return unknown(c) if not c.held and c.rng.random() < 0.07 else draw(c)
+
+
+def asked(it, noise, rng):
+    """The user's text, with noise except where it is to be repeated."""
+    return it["user"] if it["category"] == "echo" else noise(it["user"], rng)
 
 
 def user(text):
@@ -100,26 +107,26 @@ def training_case(c):
     r = c.rng
     noise = lambda text, rng: typo(noisy(text, rng), rng) if rng.random() < 0.02 else noisy(text, rng)
     k, thinking, tools = r.random(), r.random() < 0.25, None
-    if k < 0.36:
+    if k < 0.37:
         it = one_qa(c)
-        messages = [user(noise(it["user"], r))]
+        messages = [user(asked(it, noise, r))]
         if r.random() < 0.10:
             other = one_qa(c)
-            messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.53:
+            messages = [user(asked(other, noise, r)), assistant(other["answer"])] + messages
+    elif k < 0.52:
         messages, it = two_turn_messages(c, noise)
         if r.random() < 0.15:
             other = one_qa(c)
-            messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
-    elif k < 0.59:
+            messages = [user(asked(other, noise, r)), assistant(other["answer"])] + messages
+    elif k < 0.60:
         it = without_sums(c)
-        messages, tools = [user(noise(it["user"], r))], [t["schema"] for t in calls.toolbox(c, calls.build(c))]
+        messages, tools = [user(asked(it, noise, r))], [t["schema"] for t in calls.toolbox(c, calls.build(c))]
     else:
         messages, tools, tool, call, shown = call_item(c, noise)
-        if k < 0.90:
+        if k < 0.88:
             if r.random() < 0.08:
                 other = without_sums(c)
-                messages = [user(noise(other["user"], r)), assistant(other["answer"])] + messages
+                messages = [user(asked(other, noise, r)), assistant(other["answer"])] + messages
             it = dict(answer=template.call_text([call]), think=call_think(c, call))
         else:
             text, answer, _ = calls.outcome(c, tool, shown)
@@ -140,7 +147,7 @@ def leak_key(messages):
 
 
 def training_shard(index):
-    c = Ctx(random.Random(TRAIN_SEED + index), False)
+    c = Ctx(random.Random(TRAIN_SEED + index), False, _EVAL_PHRASINGS)
     prompts, completions, keys = [], [], []
     while len(keys) < SHARD:
         messages, tools, thinking, completion, key = training_case(c)
@@ -149,6 +156,9 @@ def training_shard(index):
         prompts.append(template.prompt(messages, tools, thinking))
         completions.append(completion)
         keys.append(key)
+    shared = c.used & _EVAL_PHRASINGS
+    if shared:
+        raise ValueError(f"phrasings of the evaluation in training: {sorted(shared)[:5]}")
     return prompts, completions, keys
 
 
@@ -165,24 +175,26 @@ def _tokenised_shard(index):
     return flat, lengths
 
 
-_EVAL_KEYS = set()
+_EVAL_KEYS, _EVAL_PHRASINGS = set(), set()
 
 
-def _load_eval_keys():
+def _load_eval():
+    """What training must not contain: the sets' prompts and the phrasings they are drawn from."""
     for path in sorted(EVAL_DIR.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             _EVAL_KEYS.add(leak_key(json.loads(line)["messages"]))
+    _EVAL_PHRASINGS.update(held.phrasings(calls.ATTRIBUTES))
 
 
 def write_training(out, shards, processes):
-    _load_eval_keys()
+    _load_eval()
     with multiprocessing.Pool(processes) as pool:
         parts = pool.map(_tokenised_shard, range(shards), chunksize=1)
     flat = np.concatenate([p[0] for p in parts])
     lengths = np.concatenate([p[1] for p in parts])
-    np.savez_compressed(out, tokens=flat, lengths=lengths)
+    np.savez(out, tokens=flat, lengths=lengths)
     print(f"{len(lengths)} samples, {len(flat)} tokens, longest {lengths[:, 1].max()}, "
-          f"mean {lengths[:, 1].mean():.1f}, {len(_EVAL_KEYS)} evaluation prompts, none in training")
+          f"mean {lengths[:, 1].mean():.1f}; none of {len(_EVAL_KEYS)} evaluation prompts and {len(_EVAL_PHRASINGS)} phrasings in training")
 
 
 # ---- evaluation ------------------------------------------------------------
@@ -203,7 +215,6 @@ class EvalSet:
         return True
 
     def write(self):
-        EVAL_DIR.mkdir(exist_ok=True)
         (EVAL_DIR / f"{self.name}.jsonl").write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in self.rows))
         print(f"{self.name}: {len(self.rows)}")
 
@@ -221,14 +232,14 @@ def write_eval():
     noise = lambda text, rng: noisy(text, rng)
 
     def simple(it, thinking=False):
-        return dict(messages=[user(noise(it["user"], c.rng))], category=it["category"], expect={"any_of": it["any_of"]}, thinking=thinking)
+        return dict(messages=[user(asked(it, noise, c.rng))], category=it["category"], expect={"any_of": it["any_of"]}, thinking=thinking)
 
     q = EvalSet("qa", "qa")
     for f, n in QA_EVAL.items():
         fill(q, n, lambda: simple(f(c)))
     for (op, big), n in ARITH_EVAL.items():
         fill(q, n, lambda: simple(qa.arithmetic(c, op, big)))
-    fill(q, 16, lambda: simple(unknown(c)))
+    fill(q, 25, lambda: simple(unknown(c)))
     for name, n in TALK_EVAL.items():
         fill(q, n, lambda: simple(smalltalk.talk(c, name)))
     t = EvalSet("think", "think")
@@ -259,12 +270,17 @@ def write_eval():
     fill(t, 20, lambda: call(True))
     fill(result, 50, answered)
     fill(none, 40, unneeded)
-    for s in (q, t, two, tool, result, none):
-        s.write()
+    stray = c.used - held.phrasings(calls.ATTRIBUTES)
+    if stray:
+        raise ValueError(f"phrasings of the evaluation that held.py does not count as such: {sorted(stray)[:5]}")
+    EVAL_DIR.mkdir(exist_ok=True)
+    for drawn in (q, t, two, tool, result, none):
+        drawn.write()
 
 
 def write_tokenizer():
     import tokenizer
+    calls.pieces = lambda: calls.SYLLABLES  # there are no entries to draw words from yet
     texts = []
     for index in range(6):
         prompts, completions, _ = training_shard(1_000_000 + index)

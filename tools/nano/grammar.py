@@ -17,7 +17,7 @@ def expand(template, rng):
 
 def is_held(*key, one_in=20):
     """A fixed pseudo-random choice of one in `one_in` keys, the same in every run."""
-    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    digest = hashlib.sha256("/".join(map(str, ("second draw", *key))).encode()).digest()
     return int.from_bytes(digest[:4], "little") % one_in == 0
 
 
@@ -41,17 +41,68 @@ def loosen(template, rng):
     return " ".join(words)
 
 
+# Frames around "the capital of {x}" and around "what the capital of {x} is": they multiply the phrasings of every intent.
+_NOUN_FRAMES = """[Tell me|Give me|Say|Name|State|Write|Show me|Find|Write down|Return|Print|Look up] {np}.
+[What is|What's] {np}?
+I [want|need|would like|wish|have] to [know|hear|learn|find|see] {np}.
+[I want|I need|I would like|I'd like|I ask for|I am looking for|I look for|I forgot|I can not recall|I lost] {np}.
+{np}?
+{np}, please.
+{np} please
+[Can|Could|Would|Will] you [tell|give|show|name|find] me {np}?
+[Do|Don't] you know {np}?
+[And|So|Now|OK|Well|Hey], {np}?
+[My question|Question|Quiz|Query|Task|Quick one|Test]: {np}[?|.|]
+[Let me know|Let me hear|Let us hear|Let me have|Let me see] {np}.
+[Any clue about|What about|How about|Do you have] {np}?
+[Help me with|Remind me of|Inform me about|Teach me|Answer me] {np}.
+[I wonder about|I am curious about|I ask about|It is about|This is about|I am thinking of] {np}.
+[What would|What should|What will|What might|What could] {np} be?
+{np} is [what|which]?
+{np} =
+My [friend|boss|sister|brother|son|daughter|mother] [wants|needs|asks for] {np}.
+[You surely know|You should know|You must know] {np}.
+[Is there|Have you got|Have you] an answer for {np}?
+[For school|For work|For my notes|For a game|In short], {np}?""".split("\n")
+_CLAUSE_FRAMES = """[Tell me|Say|Let me know|Explain|Find out|Answer|Show me|Teach me] {cl}.
+[I wonder|I want to know|I need to know|I'd like to know|I would like to know|I have to know|I must know] {cl}.
+[Can|Could|Would|Will] you [tell me|say|explain|find out|show me] {cl}?
+[Do you know|Do you remember|Do you happen to know|Have you heard|Do you have an idea] {cl}?
+[I forgot|I am not sure|I have no idea|I do not know|I don't know|I can not say|I never know|I can't remember] {cl}.
+My [friend|boss|sister|brother|son|daughter|mother] [asks|wants to know|wonders] {cl}.
+[Any idea|Any clue|No idea|Guess] {cl}?
+I [ask myself|was asked|keep asking|try to find out|want to learn|want to hear] {cl}.
+[Question|Quiz|Query|Quick one]: {cl}?
+[Is it known|Is it clear|Who knows|Can anyone say] {cl}?""".split("\n")
+
+
 class Ctx:
-    """Where an item is drawn for: `held` picks held-out templates and values."""
+    """Where an item is drawn for: `held` picks held-out templates and values.
+    `banned` are the templates (as `normal` sees them) that training may not
+    use; `used` collects those that were drawn."""
 
-    def __init__(self, rng, held):
-        self.rng, self.held = rng, held
+    def __init__(self, rng, held, banned=frozenset()):
+        self.rng, self.held, self.banned, self.used = rng, held, banned, set()
 
-    def say(self, train, held, **slots):
-        template = expand(self.rng.choice(held if self.held else train), self.rng)
-        if not self.held and self.rng.random() < 0.16:
-            template = loosen(template, self.rng)
-        return template.format(**slots)
+    def template(self, train, held, noun=(), clause=(), loose=0.16):
+        """One template, its alternatives chosen; `noun` and `clause` are put into frames."""
+        r = self.rng
+        while True:
+            frames = [] if self.held else [(f, kind, words) for f, kind, words in ((_NOUN_FRAMES, "{np}", noun), (_CLAUSE_FRAMES, "{cl}", clause)) if words]
+            if frames and r.random() < 0.45:
+                frame, kind, words = r.choice(frames)
+                text = expand(r.choice(frame).replace(kind, r.choice(words)), r)
+            else:
+                text = expand(r.choice(held if self.held else train), r)
+            if not self.held and r.random() < loose:
+                text = loosen(text, r)
+            key = normal(text)
+            if self.held or key not in self.banned:
+                self.used.add(key)
+                return text
+
+    def say(self, train, held, noun=(), clause=(), **slots):
+        return self.template(train, held, noun, clause).format(**slots)
 
 
 _BEFORE = ["Please tell me: ", "Hi! ", "Hello, ", "Hey, ", "Quick question: ", "Question: ", "Hi there. ", "OK, ", "So, ",

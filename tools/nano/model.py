@@ -19,7 +19,7 @@ CONFIG = dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, full_attent
               num_key_value_heads=1, head_dim=256, partial_rotary_factor=0.25, rope_theta=1e7, linear_num_key_heads=2,
               linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4,
               num_experts=40, num_experts_per_tok=8, moe_intermediate_size=64, shared_expert_intermediate_size=64,
-              rms_norm_eps=1e-6)
+              rms_norm_eps=1e-6, tie_word_embeddings=True)
 CHUNK = 64
 
 
@@ -31,11 +31,11 @@ class Weight(nn.Module):
         self.bits = bits
         self.weight = nn.Parameter(torch.randn(shape) * std)
 
-    def get(self, x, s):
-        return fake_quantize(self.weight, self.bits, s).to(x.dtype)
+    def get(self, s, dtype):
+        return fake_quantize(self.weight, self.bits, s).to(dtype)
 
     def forward(self, x, s):
-        return F.linear(x, self.get(x, s))
+        return F.linear(x, self.get(s, x.dtype))
 
 
 class Gain(nn.Module):
@@ -226,7 +226,8 @@ class Nano(nn.Module):
         super().__init__()
         self.c = c
         self.model = Inner(c)
-        self.lm_head = Weight(c["vocab_size"], c["hidden_size"])
+        if not c["tie_word_embeddings"]:
+            self.lm_head = Weight(c["vocab_size"], c["hidden_size"])
 
     def forward(self, ids, seg, s, dtype=torch.bfloat16):
         """ids, seg [B, T] -> (hidden [B, T, C] after the last norm, balance loss)."""
@@ -238,8 +239,7 @@ class Nano(nn.Module):
         freq = c["rope_theta"] ** (-torch.arange(0, n, 2, device=ids.device).float() / n)
         angle = torch.arange(t, device=ids.device).float()[:, None] * torch.cat([freq, freq])
         rope = angle.cos().to(dtype), angle.sin().to(dtype)
-        table = fake_quantize(self.model.embed_tokens.weight, 4, s).to(dtype)
-        x = F.embedding(ids, table)
+        x = F.embedding(ids, self.model.embed_tokens.get(s, dtype))
         balance = 0.0
         for layer in self.model.layers:
             x, extra = layer(x, seg, start, mask, rope, s)
@@ -247,4 +247,5 @@ class Nano(nn.Module):
         return self.model.norm(x), balance / len(self.model.layers)
 
     def logits(self, hidden, s):
-        return self.lm_head(hidden, s)
+        head = self.model.embed_tokens if self.c["tie_word_embeddings"] else self.lm_head
+        return head(hidden, s)

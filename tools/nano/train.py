@@ -5,7 +5,8 @@ shards with transformers' parameter names.
 
 The learning rate and the quantisation-aware part follow elapsed time over the
 budget, so the same command suits any device. Conversations are packed into
-rows of --row tokens and isolated from each other (model.py)."""
+rows of --row tokens and isolated from each other (model.py). The weights are
+saved before anything is scored; with --deadline they are saved by then."""
 import argparse
 import json
 import pathlib
@@ -21,6 +22,8 @@ from model import CONFIG, Nano
 from unpack import load_quantised
 
 QAT_FROM, QAT_FULL = 0.55, 0.60
+SAVING = 5.0  # seconds kept for the last step and the writing of the weights
+RARE, EMPHASIS = 1e-4, 4.0  # answer tokens seldomer than RARE weigh more, at most EMPHASIS times
 
 
 def pack(tokens, lengths, row, rng, open_rows=12):
@@ -55,10 +58,17 @@ def pack(tokens, lengths, row, rng, open_rows=12):
     return (x.reshape(rows, row) for x in (ids, seg, kind))
 
 
-def loss_of(model, hidden, ids, kind, strength, prompt_weight):
+def emphasis_of(ids, kind, vocab):
+    """Weight of every token as an answer token: what is rarely an answer, such as a
+    piece of a name to copy, counts more. [vocab]"""
+    count = torch.bincount(ids[kind == 2].long(), minlength=vocab).float()
+    return (RARE * count.sum() / count.clamp_min(1)).sqrt().clamp(1.0, EMPHASIS)
+
+
+def loss_of(model, hidden, ids, kind, strength, prompt_weight, emphasis):
     logits = model.logits(hidden[:, :-1], strength).float()
     k = kind[:, 1:]
-    weight = (k == 2).float() + prompt_weight * (k == 1).float()
+    weight = (k == 2).float() * emphasis[ids[:, 1:]] + prompt_weight * (k == 1).float()
     each = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view_as(weight)
     done = (k == 2).float()
     return (each * weight).sum() / weight.sum(), (each.detach() * done).sum() / done.sum()
@@ -107,7 +117,7 @@ def evaluate(model, tok, device, sets=scoring.SETS, limit=None):
             for (name, _, row), ids in zip(cases, texts)]
 
 
-def save(model, out, shard_bytes=12 << 20):
+def save(model, out, shard_bytes=15 << 20):
     from safetensors.torch import save_file
     shard, size, k = {}, 0, 1
     for name, p in model.state_dict().items():
@@ -125,6 +135,7 @@ def main():
     ap.add_argument("--data", required=True)
     ap.add_argument("--out", required=True)
     ap.add_argument("--minutes", type=float, default=9)
+    ap.add_argument("--deadline", type=float, help="Unix time by which the weights are saved, whatever --minutes says")
     ap.add_argument("--row", type=int, default=512)
     ap.add_argument("--rows", type=int, default=128, help="rows in a batch")
     ap.add_argument("--lr", type=float, default=2e-3)
@@ -145,6 +156,7 @@ def main():
     model = Nano().to(a.device)
     if a.init:
         model.load_state_dict(load_quantised(pathlib.Path(a.init)))
+    emphasis = emphasis_of(ids, kind, CONFIG["vocab_size"])
     run = model
     if not a.no_compile:
         for layer in model.model.layers:
@@ -170,7 +182,7 @@ def main():
             g["lr"] = lr
         strength.fill_(1.0 if a.init else min(1.0, max(0.0, (part - QAT_FROM) / (QAT_FULL - QAT_FROM))))
         hidden, balance = run(x, s, strength)
-        loss, answer = loss_of(model, hidden, x, k, strength, a.prompt_weight)
+        loss, answer = loss_of(model, hidden, x, k, strength, a.prompt_weight, emphasis)
         (loss + 0.003 * balance).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
@@ -181,7 +193,9 @@ def main():
             if a.device == "cuda":
                 torch.cuda.synchronize()
             clock = time.time()
-            print(f"first steps (compilation) {clock - began:.1f} s", flush=True)
+            if a.deadline:
+                budget = max(1.0, min(budget, a.deadline - SAVING - clock))
+            print(f"first steps (compilation) {clock - began:.1f} s, {budget:.0f} s to train", flush=True)
         if step % 100 == 0 or step == 20:
             m = torch.stack([torch.stack([v.float() for v in e]) for e in shown]).mean(0).tolist()
             shown = []
@@ -199,15 +213,17 @@ def main():
         layer._compiled_call_impl = None  # rows of many widths: plain execution
     for p in model.parameters():
         p.data = p.data.to(torch.bfloat16).float()  # score what was saved
-    results = evaluate(model, tok, a.device, limit=a.eval_limit)
-    scores = scoring.report(results)
-    summary = dict(config=CONFIG, arguments=vars(a), steps=step, epochs=epoch, seconds_before_evaluation=trained, seconds=time.time() - began,
+    summary = dict(config=CONFIG, arguments=vars(a), steps=step, epochs=epoch, seconds_before_evaluation=trained,
                    torch=torch.__version__, device=torch.cuda.get_device_name() if a.device == "cuda" else "cpu",
-                   peak_gib=torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else 0, scores=scores, log=log)
+                   peak_gib=torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else 0, log=log)
+    (out / "train.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"{step} steps, weights saved after {trained:.0f} s, peak {summary['peak_gib']:.1f} GiB", flush=True)
+    results = evaluate(model, tok, a.device, limit=a.eval_limit)
+    summary |= dict(seconds=time.time() - began, scores=scoring.report(results))
     (out / "train.json").write_text(json.dumps(summary, indent=1) + "\n")
     wrong = [dict(set=s, text=text, stopped=stop, last=row["messages"][-1]["content"], expect=row["expect"]) for s, row, text, stop in results if not scoring.right(row, text, stop)]
     (out / "wrong.json").write_text(json.dumps(wrong, indent=1, ensure_ascii=False) + "\n")
-    print(f"{step} steps, {trained:.0f} s before evaluation, {time.time() - began:.0f} s in all, peak {summary['peak_gib']:.1f} GiB")
+    print(f"{time.time() - began:.0f} s in all")
 
 
 if __name__ == "__main__":
