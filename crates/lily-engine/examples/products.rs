@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p lily-engine --example products [-- --threads N] [--cpu NAME]`
 //!
-//! Every figure is the median of its repetitions, with the range. Decode walks through more than a gibibyte of weights, so
-//! nothing stays in a cache; the bandwidth ceiling is measured over the same bytes, before and after.
+//! Figures are medians of many short windows, with the best window beside them: on a busy machine only the best ones ran
+//! undisturbed. Decode walks through more than a gibibyte of weights, so that nothing stays in a cache, and takes turns
+//! with plain reads of the same bytes, which are the ceiling.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,21 +18,33 @@ use lily_engine::weights::{Float, Format};
 
 /// Bytes of weights that decode walks through.
 const WORKING_SET_BYTES: usize = 5 << 28;
-const FOUR_BITS: Format = Format::Affine { bits: 4, group: 64, scale: Float::Bf16 };
-const EIGHT_BITS: Format = Format::Affine { bits: 8, group: 64, scale: Float::Bf16 };
+/// Bytes of one decode window.
+const WINDOW_BYTES: usize = 40 << 20;
+/// Operations of one prefill window.
+const WINDOW_FLOPS: usize = 2_000_000_000;
+const FORMATS: [(&str, Format); 3] = [
+    ("4-bit", Format::Affine { bits: 4, group: 64, scale: Float::Bf16 }),
+    ("8-bit", Format::Affine { bits: 8, group: 64, scale: Float::Bf16 }),
+    ("bf16 ", Format::Dense(Float::Bf16)),
+];
 
-/// Times `f`, repeated, and describes `amount / seconds / 1e9`: median and range.
-fn rate(amount: f64, repetitions: usize, mut f: impl FnMut()) -> (f64, String) {
-    let mut rates: Vec<f64> = (0..repetitions)
-        .map(|_| {
-            let start = Instant::now();
-            f();
-            amount / start.elapsed().as_secs_f64() / 1e9
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    let median = rates[repetitions / 2];
-    (median, format!("{median:7.1}  ({:.1} to {:.1})", rates[0], rates[repetitions - 1]))
+/// Rates of repeated windows, in units of 1e9 a second.
+#[derive(Default)]
+struct Rates(Vec<f64>);
+
+impl Rates {
+    /// Times one window in which `f` does as much as it returns.
+    fn time(&mut self, f: impl FnOnce() -> usize) {
+        let start = Instant::now();
+        let amount = f();
+        self.0.push(amount as f64 / start.elapsed().as_secs_f64() / 1e9);
+    }
+
+    /// The median and the best.
+    fn summary(mut self) -> (f64, f64) {
+        self.0.sort_by(f64::total_cmp);
+        (self.0[self.0.len() / 2], self.0[self.0.len() - 1])
+    }
 }
 
 /// Reads all bytes, as floats, in the widest vectors.
@@ -75,25 +88,26 @@ fn fork_join_us(pool: &Pool) -> f64 {
     times[4]
 }
 
-fn bandwidth(pool: &Pool, isa: Isa, bytes: &[u8]) -> (f64, String) {
+/// Reads `bytes` with all threads.
+fn read(pool: &Pool, isa: Isa, bytes: &[u8]) -> usize {
     let floats: &[f32] = bytemuck::cast_slice(bytes);
-    rate(bytes.len() as f64, 9, || {
-        let part = floats.len().div_ceil(pool.threads() * 64);
-        pool.run(pool.threads() * 64, &|task, _| {
-            let range = (task * part).min(floats.len())..((task + 1) * part).min(floats.len());
-            black_box(isa.dispatch(ReadAll(&floats[range])));
-        });
+    let parts: Vec<&[f32]> = floats.chunks(64 << 10).collect();
+    pool.run(parts.len(), &|task, _| _ = black_box(isa.dispatch(ReadAll(parts[task]))));
+    bytes.len()
+}
+
+/// As many matrices as `bytes` hold.
+fn matrices(bytes: &[u8], format: Format, rows: usize, cols: usize) -> impl Iterator<Item = MatrixView<'_>> {
+    let (codes, scales) = (rows * format.row_bytes(cols), rows * format.scale_row_bytes(cols));
+    let parts = bytes.chunks_exact(codes + 2 * scales).map(move |bytes| (&bytes[..codes], &bytes[codes..]));
+    parts.map(move |(codes, rest)| {
+        let (scales, biases) = rest.split_at(scales);
+        MatrixView { format, rows, cols, codes, scales, biases }
     })
 }
 
-/// One matrix after the other out of a pool of bytes.
-fn matrices(bytes: &[u8], format: Format, rows: usize, cols: usize) -> Vec<MatrixView<'_>> {
-    let (codes, scales) = (rows * format.row_bytes(cols), rows * format.scale_row_bytes(cols));
-    let parts = bytes.chunks_exact(codes + 2 * scales).map(|bytes| (&bytes[..codes], bytes[codes..].split_at(scales)));
-    parts.map(|(codes, (scales, biases))| MatrixView { format, rows, cols, codes, scales, biases }).collect()
-}
-
-fn multiply(pool: &Pool, view: &MatrixView<'_>, operand: &Operand<'_>, out: &mut [f32]) {
+/// Multiplies the whole matrix; returns its bytes.
+fn multiply(pool: &Pool, view: &MatrixView<'_>, operand: &Operand<'_>, out: &mut [f32]) -> usize {
     let step = rows_per_task(view.format, view.rows, view.cols, pool.threads());
     let shared = SharedMut::new(out);
     let x_rows = operand.rows();
@@ -103,6 +117,7 @@ fn multiply(pool: &Pool, view: &MatrixView<'_>, operand: &Operand<'_>, out: &mut
         let out = unsafe { shared.range_mut(rows.start * x_rows..rows.end * x_rows) };
         product(view, operand, XRows::Range(0..x_rows), rows, out);
     });
+    view.rows * view.format.total_row_bytes(view.cols)
 }
 
 fn activations(rows: usize, cols: usize) -> Vec<bf16> {
@@ -115,6 +130,60 @@ fn option(name: &str) -> Option<String> {
     args.next()
 }
 
+/// Decode: one activation row, weights from memory.
+fn decode(pool: &Pool, isa: Isa, bytes: &[u8]) {
+    println!("\ndecode, GB/s          median   best    reads: median   best    best / best");
+    for (name, format) in FORMATS {
+        for (rows, cols) in [(8192, 2048), (512, 2048), (2048, 512), (2048, 4096)] {
+            let (x, mut scratch, mut out) = (activations(1, cols), OperandScratch::default(), vec![0.0; rows]);
+            let (mut products, mut reads) = (Rates::default(), Rates::default());
+            for (i, window) in bytes.chunks_exact(WINDOW_BYTES).enumerate() {
+                if i % 2 == 0 {
+                    reads.time(|| read(pool, isa, window));
+                    continue;
+                }
+                products.time(|| {
+                    let operand = Operand::prepare(Layout::of(isa, format), &x, cols, &mut scratch);
+                    let views = matrices(window, format, rows, cols);
+                    views.map(|view| multiply(pool, &view, &operand, &mut out)).sum()
+                });
+            }
+            let ((median, best), (read_median, read_best)) = (products.summary(), reads.summary());
+            let share = 100.0 * best / read_best;
+            println!(
+                "{name} {rows:5} x {cols:4}   {median:6.1} {best:6.1}          {read_median:6.1} {read_best:6.1}    {share:5.1} %"
+            );
+        }
+    }
+}
+
+/// Prefill: many activation rows.
+fn prefill(pool: &Pool, isa: Isa, bytes: &[u8]) {
+    println!("\nprefill, GFLOP/s              median    best");
+    for (name, format) in FORMATS {
+        for (rows, cols) in [(8192, 2048), (1024, 2048), (2048, 512)] {
+            for x_rows in [1, 4, 16, 64, 512] {
+                let (x, mut scratch) = (activations(x_rows, cols), OperandScratch::default());
+                let (mut out, mut rates) = (vec![0.0; rows * x_rows], Rates::default());
+                let flops = 2 * rows * cols * x_rows;
+                let views: Vec<_> = matrices(bytes, format, rows, cols).collect();
+                for views in views.chunks((WINDOW_FLOPS / flops).clamp(1, views.len() / 10 + 1)).take(40) {
+                    rates.time(|| {
+                        for view in views {
+                            let layout = Layout::of(isa, format);
+                            let operand = Operand::prepare_on(pool, layout, &x, cols, &mut scratch);
+                            multiply(pool, view, &operand, &mut out);
+                        }
+                        views.len() * flops
+                    });
+                }
+                let (median, best) = rates.summary();
+                println!("{name} {rows:5} x {cols:4}, {x_rows:3} rows   {median:7.1} {best:7.1}");
+            }
+        }
+    }
+}
+
 fn main() {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = option("--threads").map_or(available, |n| n.parse().expect("--threads takes a number"));
@@ -122,51 +191,13 @@ fn main() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("{} with {threads} threads; load average {}", isa.name(), load.trim());
     let pool = Pool::new(threads);
+    println!("fork-join of all threads: {:.2} us", fork_join_us(&pool));
 
+    // Random codes, and 16-bit patterns that are small numbers wherever scales happen to lie.
     let words: Vec<u64> = (0..WORKING_SET_BYTES as u64 / 8)
-        .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_3FFF | 0x3C00)
+        .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) & 0xBFFF_BFFF_BFFF_BFFF)
         .collect();
     let bytes: &[u8] = bytemuck::cast_slice(&words);
-
-    println!("fork-join of all threads, us        {:7.2}", fork_join_us(&pool));
-    let (ceiling, text) = bandwidth(&pool, isa, bytes);
-    println!("read bandwidth, GB/s                {text}");
-
-    println!("\ndecode, GB/s of weights             median   (range)  of ceiling");
-    for (name, format) in [("4-bit", FOUR_BITS), ("8-bit", EIGHT_BITS), ("bf16", Format::Dense(Float::Bf16))] {
-        for (rows, cols) in [(8192, 2048), (512, 2048), (2048, 512), (2048, 4096)] {
-            let views = matrices(bytes, format, rows, cols);
-            let total: usize = views.iter().map(|view| view.rows * view.format.total_row_bytes(cols)).sum();
-            let (x, mut scratch, mut out) = (activations(1, cols), OperandScratch::default(), vec![0.0; rows]);
-            let (median, text) = rate(total as f64, 7, || {
-                for view in &views {
-                    let operand = Operand::prepare(Layout::of(isa, format), &x, cols, &mut scratch);
-                    multiply(&pool, view, &operand, &mut out);
-                }
-            });
-            println!("{name:6} {rows:5} x {cols:4}                  {text}  {:5.1} %", 100.0 * median / ceiling);
-        }
-    }
-    let (_, text) = bandwidth(&pool, isa, bytes);
-    println!("read bandwidth again, GB/s          {text}");
-
-    println!("\nprefill, GFLOP/s                     median   (range)");
-    for (name, format) in [("4-bit", FOUR_BITS), ("8-bit", EIGHT_BITS), ("bf16", Format::Dense(Float::Bf16))] {
-        for (rows, cols) in [(8192, 2048), (1024, 2048), (2048, 512)] {
-            for x_rows in [1, 4, 16, 64, 512] {
-                let views = matrices(bytes, format, rows, cols);
-                let flops = 2.0 * (rows * cols * x_rows) as f64;
-                let count = ((3e10 / flops) as usize).clamp(1, views.len());
-                let (x, mut scratch) = (activations(x_rows, cols), OperandScratch::default());
-                let mut out = vec![0.0; rows * x_rows];
-                let (_, text) = rate(flops * count as f64, 5, || {
-                    for view in &views[..count] {
-                        let operand = Operand::prepare_on(&pool, Layout::of(isa, format), &x, cols, &mut scratch);
-                        multiply(&pool, view, &operand, &mut out);
-                    }
-                });
-                println!("{name:6} {rows:5} x {cols:4}, {x_rows:3} rows        {text}");
-            }
-        }
-    }
+    decode(&pool, isa, bytes);
+    prefill(&pool, isa, bytes);
 }
