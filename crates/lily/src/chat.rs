@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::sampling::SamplingArgs;
 use lily_api::reasoning::{ReasoningDelta, Start};
 use lily_api::text::AnswerStream;
@@ -95,12 +96,18 @@ impl Chat {
         let mut detokenizer = tokenizer.detokenizer(SpecialTokens::Skip);
         let mut answer = Text { show, reasoning: String::new(), content: String::new(), failure: None };
         let interrupt = &self.interrupt;
+        // Shown for prompts of several chunks only: others are read before anybody wonders.
+        let bar = output::count_bar("reading", request.prompt.len());
         let summary = generate(&mut self.engine, &mut self.session, &request, &mut |event| {
-            if let Event::Token { token, .. } = event {
-                let delta = stream.push(detokenizer.push(token.id));
-                answer.take(&delta);
-                if stream.stopped().is_some() {
-                    return ControlFlow::Break(Halt::StopString);
+            match event {
+                Event::Prefill { done_tokens, total_tokens } if done_tokens == total_tokens => bar.finish_and_clear(),
+                Event::Prefill { done_tokens, .. } if done_tokens > 0 => bar.set_position(done_tokens as u64),
+                Event::Prefill { .. } => {}
+                Event::Token { token, .. } => {
+                    answer.take(&stream.push(detokenizer.push(token.id)));
+                    if stream.stopped().is_some() {
+                        return ControlFlow::Break(Halt::StopString);
+                    }
                 }
             }
             let over = interrupt.is_raised() || answer.failure.is_some();

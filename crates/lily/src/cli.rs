@@ -1,6 +1,6 @@
 //! Every command and flag, in one place: help, man page and completions are made from it.
 
-use crate::load::{EngineArgs, ModelArgs};
+use crate::load::{DeviceArgs, EngineArgs, ModelArgs};
 use crate::output::Color;
 use crate::sampling::SamplingArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -281,22 +281,10 @@ pub struct BenchArgs {
     /// Print the record as JSON
     #[arg(long)]
     pub json: bool,
-    /// Threads [default: all cores]
-    #[arg(long, env = "LILY_THREADS", hide_env_values = true, value_name = "N",
-          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    pub threads: Option<usize>,
-    /// Code of the CPU backend, as for `lily run`
-    #[arg(
-        long,
-        env = "LILY_CPU",
-        hide_env_values = true,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub cpu: String,
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 /// Arguments of `lily doctor`.

@@ -24,6 +24,13 @@ pub struct EngineArgs {
     #[arg(long, env = "LILY_CONTEXT", hide_env_values = true, value_name = "TOKENS",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub context: Option<usize>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// What to compute on.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DeviceArgs {
     /// Threads of the CPU backend [default: all cores]
     #[arg(long, env = "LILY_THREADS", hide_env_values = true, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
@@ -71,10 +78,10 @@ impl EngineArgs {
     pub fn options(&self, limit: usize) -> Result<EngineOptions, Failure> {
         let mut options = EngineOptions::for_this_machine();
         options.context_tokens = self.context.unwrap_or(options.context_tokens.min(limit));
-        if let Some(threads) = self.threads {
+        if let Some(threads) = self.device.threads {
             options.threads = threads;
         }
-        options.cpu = CpuMode::parse(&self.cpu)?;
+        options.cpu = CpuMode::parse(&self.device.cpu)?;
         Ok(options)
     }
 

@@ -41,7 +41,7 @@ fn run_json(args: &[&str]) -> Value {
 
 #[test]
 fn the_model_in_the_box_answers() {
-    let output = lily(&["run", QUESTION]).output();
+    let output = lily(&["run", QUESTION, "--seed", "1"]).output();
     assert_eq!(output.code, Some(0), "{output:?}");
     assert!(output.stdout.contains("Paris") && output.stdout.ends_with('\n'), "{output:?}");
     let first = output.stderr.lines().next().unwrap();
@@ -82,9 +82,10 @@ fn prompts_come_from_argument_file_and_stdin() {
     let file = folder.path().join("prompt.txt");
     std::fs::write(&file, QUESTION).unwrap();
     let paris = |output: Output| assert!(output.stdout.contains("Paris"), "{output:?}");
-    paris(lily(&["run", "--file"]).arg(&file).output());
-    paris(lily(&["run"]).input(QUESTION).output());
-    paris(lily(&["run", "--system", "Be kind.", QUESTION]).output());
+    let run = |more: &[&str]| lily(&[&["run", "--temperature", "0"], more].concat());
+    paris(run(&["--file"]).arg(&file).output());
+    paris(run(&[]).input(QUESTION).output());
+    paris(run(&["--system", "Be kind.", QUESTION]).output());
     let missing = lily(&["run", "--file", "no-such-file"]).output();
     assert!(missing.code == Some(1) && missing.stderr.contains("no-such-file: cannot read"), "{missing:?}");
 }

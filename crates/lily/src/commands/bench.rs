@@ -75,7 +75,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--prefill 0: expected at least 1 token"));
     }
     let checkpoint = args.model.open()?;
-    let engine = EngineArgs { context: Some(longest), threads: args.threads, cpu: args.cpu.clone() };
+    let engine = EngineArgs { context: Some(longest), device: args.device.clone() };
     let options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
     let bandwidth = read_bandwidth(options.threads);
     let mut bench = Bench { engine: Engine::new(checkpoint, &options)?, args, bandwidth };

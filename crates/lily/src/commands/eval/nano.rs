@@ -3,9 +3,10 @@
 use super::scoring::Case;
 use crate::cli::EvalNanoArgs;
 use crate::failure::Failure;
+use crate::model::Model;
 use crate::{nano, output};
 use lily_engine::engine::Engine;
-use lily_engine::generate::{FinishReason, Request, generate};
+use lily_engine::generate::{Event, FinishReason, Request, generate};
 use lily_engine::prompt::Prompter;
 use lily_engine::sampler::SamplingParams;
 use lily_engine::session::Session;
@@ -55,10 +56,11 @@ struct SetScore {
 pub fn run(args: &EvalNanoArgs) -> Result<(), Failure> {
     let sets = sets(args)?;
     let mut judge = Judge::new(args)?;
+    let is_nano = args.model.resolve()? == Model::Nano;
     let bar = output::count_bar("asking", sets.iter().map(|(_, cases)| cases.len()).sum());
     let mut scores = Vec::new();
     for (set, cases) in sets {
-        let target = TARGETS.iter().find(|(name, _)| args.model.model.is_none() && *name == set).map(|(_, t)| *t);
+        let target = TARGETS.iter().find(|(name, _)| is_nano && *name == set).map(|(_, t)| *t);
         let mut score = SetScore { set, score: Score::default(), target, categories: Vec::new() };
         for case in &cases {
             let (text, stopped) = judge.answer(case)?;
@@ -153,7 +155,7 @@ impl Judge {
         let mut text = String::new();
         let mut detokenizer = tokenizer.detokenizer(SpecialTokens::Show);
         let summary = generate(&mut self.engine, &mut self.session, &request, &mut |event| {
-            if let lily_engine::generate::Event::Token { token, .. } = event {
+            if let Event::Token { token, .. } = event {
                 text.push_str(detokenizer.push(token.id));
             }
             ControlFlow::Continue(())

@@ -3,10 +3,13 @@
 use crate::cli::EvalTeacherArgs;
 use crate::failure::Failure;
 use crate::output;
+use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::Engine;
 use lily_engine::sampler::LogProbs;
 use safetensors::SafeTensors;
 use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::path::Path;
 
 /// What the file holds (tools/golden/README.md).
@@ -48,7 +51,9 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &EvalTeacherArgs) -> Result<(), Failure> {
     let reference = Reference::read(&args.file)?;
-    let mut engine = args.engine.engine(args.model.open()?)?;
+    let checkpoint = args.model.open()?;
+    check_bytes(&args.file, &checkpoint)?;
+    let mut engine = args.engine.engine(checkpoint)?;
     let (mut nll, mut top) = (Vec::new(), Vec::new());
     for sequence in &reference.sequences {
         follow(&mut engine, sequence, &mut nll, &mut top)?;
@@ -60,6 +65,53 @@ pub fn run(args: &EvalTeacherArgs) -> Result<(), Failure> {
         comparisons: reference.runs.iter().map(|run| compare(run, &nll, &top)).collect(),
     };
     if args.json { output::json(&report) } else { output::write(&table(&report)) }
+}
+
+/// Refuses a checkpoint other than the one that the reference was made with: the JSON beside the reference has its hashes.
+fn check_bytes(reference: &Path, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    let path = reference.with_extension("json");
+    let text = std::fs::read(&path).map_err(|e| Failure::file("read what the reference was made with", &path, e))?;
+    let facts: Value = serde_json::from_slice(&text).unwrap_or_default();
+    for name in checkpoint.file_names() {
+        let expected = facts["sha256"][name].as_str().unwrap_or("no such file");
+        let found = sha256(checkpoint, name)?;
+        if found != expected {
+            return Err(Failure::model(format_args!(
+                "{}: expected the file that {} was made with (SHA-256 {expected}), found another ({found}); name the right \
+                 model, or make the reference again",
+                checkpoint.path().join(name).display(),
+                reference.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn sha256(checkpoint: &Checkpoint, name: &str) -> Result<String, Failure> {
+    let mut hash = Sha256::new();
+    let path = checkpoint.path().join(name);
+    match std::fs::File::open(&path) {
+        Ok(mut file) => {
+            std::io::copy(&mut file, &mut HashWriter(&mut hash)).map_err(|e| Failure::file("read", &path, e))?;
+        }
+        // The model in the box has no path.
+        Err(_) => hash.update(checkpoint.side_file(name)?.unwrap_or_default()),
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Lets a file flow into a hash.
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl std::io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Decodes a sequence token by token, noting at each position how likely the next token was and which was most likely.
