@@ -91,7 +91,7 @@ fn fork_join_us(pool: &Pool) -> f64 {
 /// Reads `bytes` with all threads.
 fn read(pool: &Pool, isa: Isa, bytes: &[u8]) -> usize {
     let floats: &[f32] = bytemuck::cast_slice(bytes);
-    let parts: Vec<&[f32]> = floats.chunks(64 << 10).collect();
+    let parts: Vec<&[f32]> = floats.chunks(128 << 10).collect();
     pool.run(parts.len(), &|task, _| _ = black_box(isa.dispatch(ReadAll(parts[task]))));
     bytes.len()
 }
@@ -108,9 +108,9 @@ fn matrices(bytes: &[u8], format: Format, rows: usize, cols: usize) -> impl Iter
 
 /// Multiplies the whole matrix; returns its bytes.
 fn multiply(pool: &Pool, view: &MatrixView<'_>, operand: &Operand<'_>, out: &mut [f32]) -> usize {
-    let step = rows_per_task(view.format, view.rows, view.cols, pool.threads());
-    let shared = SharedMut::new(out);
     let x_rows = operand.rows();
+    let step = rows_per_task(view.format, view.rows, view.cols, x_rows, pool.threads());
+    let shared = SharedMut::new(out);
     pool.run(view.rows.div_ceil(step), &|task, _| {
         let rows = task * step..((task + 1) * step).min(view.rows);
         // SAFETY: tasks have different rows.

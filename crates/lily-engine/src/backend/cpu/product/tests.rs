@@ -275,11 +275,21 @@ fn one_operand_serves_all_widths_of_a_group() {
 }
 
 #[test]
-fn task_sizes_are_multiples_of_four_and_leave_work_for_all() {
+fn tasks_are_long_for_decode_and_many_for_prefill() {
     let format = affine(4, 64, Float::Bf16);
-    assert_eq!(rows_per_task(format, 8192, 2048, 2), 56);
-    assert_eq!(rows_per_task(format, 64, 2048, 2), 8);
-    assert_eq!(rows_per_task(format, 1, 2048, 2), 4);
+    // (rows, cols, activation rows) -> weight rows a task, on two threads.
+    let table = [
+        ((8192, 2048, 1), 456),
+        ((512, 2048, 1), 256),
+        ((2048, 512, 4), 1024),
+        ((8192, 2048, 64), 60),
+        ((512, 2048, 16), 52),
+        ((64, 2048, 16), 8),
+        ((1, 2048, 1), 4),
+    ];
+    for ((rows, cols, x_rows), want) in table {
+        assert_eq!(rows_per_task(format, rows, cols, x_rows, 2), want, "{rows} x {cols} by {x_rows}");
+    }
 }
 
 #[test]
