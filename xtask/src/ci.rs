@@ -35,12 +35,12 @@ fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// All tests: with nextest where it is installed, which runs no documentation tests, so these follow.
+/// All tests: with nextest where it is installed, which runs no documentation tests, so these go first.
 fn test(root: &Path) -> Result<()> {
     let nextest = quiet(Command::new("cargo").args(["nextest", "--version"]).current_dir(root));
     if nextest {
-        cargo(root, &["nextest", "run", "--workspace", "--locked"])?;
-        return cargo(root, &["test", "--workspace", "--locked", "--doc"]);
+        cargo(root, &["test", "--workspace", "--locked", "--doc"])?;
+        return cargo(root, &["nextest", "run", "--workspace", "--locked"]);
     }
     cargo(root, &["test", "--workspace", "--locked"])
 }
