@@ -157,7 +157,11 @@ vector_kernel! {
                 }
             }
             for h in 0..heads {
-                let weights: [S::V; UNROLL] = std::array::from_fn(|j| simd.splat(all[h * BLOCK_KEYS + i + j.min(unroll - 1)]));
+                // A loop and no closure: closures are not compiled for the instruction set unless inlined.
+                let mut weights = [simd.zero(); UNROLL];
+                for (j, weight) in weights.iter_mut().enumerate().take(unroll) {
+                    *weight = simd.splat(all[h * BLOCK_KEYS + i + j]);
+                }
                 for (block, out) in partial.values[h * dim..][..dim].chunks_exact_mut(S::LANES).enumerate() {
                     let mut sum = simd.load(out);
                     for (j, weight) in weights.iter().enumerate().take(unroll) {
@@ -185,7 +189,11 @@ fn dots<S: Simd, const N: usize>(simd: S, q: &[f32], key: &[bf16]) -> [f32; N] {
             *sum = simd.fma(simd.load(&q[h * dim + i * S::LANES..]), key, *sum);
         }
     }
-    sums.map(|sum| simd.reduce_add(sum))
+    let mut scores = [0.0; N];
+    for (score, sum) in scores.iter_mut().zip(sums) {
+        *score = simd.reduce_add(sum);
+    }
+    scores
 }
 
 vector_kernel! {

@@ -15,15 +15,16 @@ pub const TILE_OUTPUTS: usize = 64;
 /// Activation rows of one tile: the results of a tile stay in the first-level cache.
 pub const TILE_ROWS: usize = 64;
 
-/// Weight rows that a task of a decode step takes of a matrix with so many: few and long reads keep memory busy, but every
-/// thread should get several tasks. At most [`STEP_OUTPUTS_MAX`].
-pub fn step_outputs(outputs: usize, tasks_of_others: usize, threads: usize) -> usize {
-    let tasks = (4 * threads).div_ceil(tasks_of_others);
-    (outputs / tasks).next_multiple_of(TILE_OUTPUTS).clamp(TILE_OUTPUTS, STEP_OUTPUTS_MAX)
+/// Weight rows that a task of a decode step takes of a matrix: memory is read fastest in runs of about 512 KiB, but every
+/// thread should get several tasks, those of `others` matrices of the same size counted in. At most [`STEP_OUTPUTS_MAX`].
+pub fn step_outputs(matrix: &MatrixView<'_>, others: usize, threads: usize) -> usize {
+    let run = (512 << 10) / matrix.format.total_row_bytes(matrix.cols);
+    let share = matrix.rows / (4 * threads).div_ceil(others);
+    run.min(share).next_multiple_of(TILE_OUTPUTS).clamp(TILE_OUTPUTS, STEP_OUTPUTS_MAX)
 }
 
 /// See [`step_outputs`].
-pub const STEP_OUTPUTS_MAX: usize = 256;
+pub const STEP_OUTPUTS_MAX: usize = 512;
 
 /// The matrix behind three stored buffers.
 pub fn view<'a>(
@@ -95,8 +96,9 @@ pub fn products(
 ) {
     let rows = operand.rows();
     let tiles = SharedMut::new(tiles);
-    pool.run(matrix.rows.div_ceil(TILE_OUTPUTS), &|task, worker| {
-        let w_rows = task * TILE_OUTPUTS..matrix.rows.min((task + 1) * TILE_OUTPUTS);
+    let step = if rows == 1 { step_outputs(matrix, 1, pool.threads()) } else { TILE_OUTPUTS };
+    pool.run(matrix.rows.div_ceil(step), &|task, worker| {
+        let w_rows = task * step..matrix.rows.min((task + 1) * step);
         for start in (0..rows).step_by(TILE_ROWS) {
             let x_rows = start..rows.min(start + TILE_ROWS);
             // SAFETY: `worker` is this task's own for as long as it runs.
@@ -230,12 +232,18 @@ pub fn project(context: Context<'_>, v: ProjectViews<'_>) {
         let layout = Layout::of(context.isa, matrices[first].format);
         let operand = Operand::prepare(layout, &x, width, &mut scratch[0]);
         let same = |i: usize| matrices[i].rows > 0 && Layout::of(context.isa, matrices[i].format) == layout;
-        let starts = task_starts(std::array::from_fn(|i| if !done[i] && same(i) { matrices[i].rows } else { 0 }));
+        let steps: [usize; 4] = std::array::from_fn(|i| step_outputs(&matrices[i], 1, context.pool.threads()));
+        let starts =
+            task_starts(std::array::from_fn(
+                |i| {
+                    if !done[i] && same(i) { matrices[i].rows.div_ceil(steps[i]) } else { 0 }
+                },
+            ));
         let tiles = SharedMut::new(&mut tiles[..]);
         context.pool.run(starts[4], &|task, worker| {
             let i = (0..4).find(|&i| task < starts[i + 1]).expect("tasks are counted in `starts`");
-            let start = (task - starts[i]) * TILE_OUTPUTS;
-            let w_rows = start..matrices[i].rows.min(start + TILE_OUTPUTS);
+            let start = (task - starts[i]) * steps[i];
+            let w_rows = start..matrices[i].rows.min(start + steps[i]);
             // SAFETY: `worker` is this task's own for as long as it runs.
             let values = unsafe { tile(&tiles, worker, w_rows.len()) };
             product(&matrices[i], &operand, XRows::Range(0..1), w_rows.clone(), values);
@@ -247,11 +255,11 @@ pub fn project(context: Context<'_>, v: ProjectViews<'_>) {
     context.workspace.row = x;
 }
 
-/// First task of each matrix, and the number of all tasks, when matrices of these sizes are cut into tiles.
-fn task_starts(rows: [usize; 4]) -> [usize; 5] {
+/// First task of each matrix, and the number of all tasks.
+fn task_starts(tasks: [usize; 4]) -> [usize; 5] {
     let mut starts = [0; 5];
     for i in 0..4 {
-        starts[i + 1] = starts[i] + rows[i].div_ceil(TILE_OUTPUTS);
+        starts[i + 1] = starts[i] + tasks[i];
     }
     starts
 }

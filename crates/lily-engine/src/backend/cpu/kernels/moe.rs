@@ -202,7 +202,7 @@ fn gate_up_row<'a>(
     let [gate_x, up_x] = operands(isa, context.pool, formats, x, x.len() as u32, scratch);
     let (count, outputs) = (pairs.0, y.len() / pairs.0);
     let (y, tiles) = (SharedMut::new(y), SharedMut::new(tiles));
-    let step = step_outputs(outputs, count, context.pool.threads());
+    let step = step_outputs(&pairs.1(0)[0], count, context.pool.threads());
     let blocks = outputs.div_ceil(step);
     context.pool.run(count * blocks, &|task, worker| {
         let (i, start) = (task / blocks, task % blocks * step);
@@ -252,7 +252,7 @@ pub fn experts_down_step(context: Context<'_>, v: ExpertsDownStepViews<'_>) {
     let shared_act = Operand::prepare(layout, v.shared_act, d.shared_width as usize, shared_scratch);
     let shared = view(a.shared_format, width, d.shared_width, [v.shared_codes, v.shared_scales, v.shared_biases]);
     let (h, tiles) = (SharedMut::new(v.h), SharedMut::new(tiles));
-    let step = step_outputs(width, 1, context.pool.threads());
+    let step = step_outputs(&shared, 1, context.pool.threads());
     context.pool.run(width.div_ceil(step), &|task, worker| {
         let w_rows = task * step..width.min((task + 1) * step);
         let columns = w_rows.len();
