@@ -27,6 +27,13 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Writes what is generated from the kernel contracts: the test that compares it writes it when asked to.
+pub fn codegen(root: &Path) -> Result<()> {
+    let mut test = Command::new("cargo");
+    test.args(["test", "--package", "lily-engine", "--lib", "--", "kernel::codegen"]).env("LILY_WRITE_GENERATED", "1");
+    succeed(test.current_dir(root))
+}
+
 fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     eprintln!("ci: {name}");

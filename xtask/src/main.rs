@@ -19,6 +19,8 @@ struct Cli {
 enum Command {
     /// Everything that must hold before a change is merged
     Ci,
+    /// Write kernels/generated/ from the kernel contracts
+    Codegen,
     /// Rules that the compiler does not know: file lengths, module texts, words that do not belong here
     Tidy,
 }
@@ -26,6 +28,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Ci => ci::run(&root()),
+        Command::Codegen => ci::codegen(&root()),
         Command::Tidy => tidy::run(&root()),
     };
     match result {

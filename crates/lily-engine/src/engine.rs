@@ -8,7 +8,7 @@ use crate::backend::{Backend, BackendError};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
 use crate::memory::{MemoryPlan, available_bytes};
-use crate::model::Model;
+use crate::model::{Model, Traits};
 use crate::plan::Plan;
 use crate::session::Session;
 use std::ops::ControlFlow;
@@ -114,7 +114,7 @@ impl Engine {
             return Err(EngineError::ContextLimit { asked: options.context_tokens, limit });
         }
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
-        let model = Model::new(&checkpoint.weights, chunk_tokens, options.context_tokens);
+        let model = Model::new(&checkpoint.weights, Traits::CPU, chunk_tokens, options.context_tokens);
         let memory = MemoryPlan::new(&checkpoint, &model);
         if let Some(available_bytes) = available_bytes()
             && memory.total_bytes() > available_bytes
@@ -123,7 +123,7 @@ impl Engine {
         }
         let checkpoint = Arc::new(checkpoint);
         let backend = Cpu::new(Arc::clone(&checkpoint), &model.table, options.cpu, options.threads)?;
-        let decode = model.decode(false);
+        let decode = model.decode(0, false);
         Ok(Self { checkpoint, model, memory, backend: Box::new(backend), decode })
     }
 

@@ -4,26 +4,27 @@
 //! Caches are bf16 `[context, G, D]`, keys after norm and rotation. A raw query head is `D` query values and then `D`
 //! gate values. Scores, softmax and the weighted sum are fp32; the gated output is rounded once.
 
-use super::linear::sigmoid;
+use super::linear::{product_row, sigmoid};
+use super::quant::HostMatrix;
 use super::*;
 use half::bf16;
 
-/// Attention dimensions as kernel arguments.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub struct AttentionDims {
-    /// Tokens.
-    pub rows: u32,
-    /// Query heads.
-    pub heads: u32,
-    /// Key/value heads.
-    pub kv_heads: u32,
-    /// Head size.
-    pub head_dim: u32,
-    /// Rotated leading dimensions.
-    pub rotary_dim: u32,
-    /// Epsilon of the query and key norms.
-    pub eps: f32,
+dims! {
+    /// Attention dimensions as kernel arguments.
+    AttentionDims {
+        /// Tokens.
+        rows: u32,
+        /// Query heads.
+        heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Head size.
+        head_dim: u32,
+        /// Rotated leading dimensions.
+        rotary_dim: u32,
+        /// Epsilon of the query and key norms.
+        eps: f32,
+    }
 }
 
 impl AttentionDims {
@@ -83,6 +84,7 @@ kernel! {
             values: update bf16,
             q: write bf16,
         }
+        launch: |a| Launch::new([a.dims.heads + 2 * a.dims.kv_heads, a.dims.rows, 1], 128),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -146,6 +148,7 @@ kernel! {
             values: read bf16,
             out: write bf16,
         }
+        launch: |a| Launch::new([a.dims.heads, a.dims.rows.div_ceil(16), 1], 128),
         cost: |a, step| {
             let mut cost = a.dims.cost(step);
             cost.state_bytes -= 4.0 * a.dims.rows as f64 * a.dims.kv_width() as f64;
@@ -204,6 +207,7 @@ kernel! {
             values: update bf16,
             out: write bf16,
         }
+        launch: |a| Launch::new([a.dims.kv_heads, 1, 1], 1024),
         cost: |a, step| {
             let mut cost = a.dims.cost(step);
             cost.weight_bytes = 8.0 * a.dims.head_dim as f64;
@@ -224,6 +228,198 @@ kernel! {
                 args: AttendArgs { dims },
                 step: v.step, q: &q, q_raw: v.q_raw, keys: v.keys, values: v.values, out: v.out,
             });
+        },
+    }
+}
+
+/// Queries of a KV head that one threadgroup of [`AttendBlocks`] serves: they share each load of a cache row.
+pub const PACKED_QUERIES: u32 = 4;
+
+/// Elements of one partial result of attention: the largest score, the sum of `exp(score - largest)`, and that sum's
+/// weighted values.
+fn partial_width(dims: &AttentionDims) -> usize {
+    dims.head_dim as usize + 2
+}
+
+impl AttentionDims {
+    /// Bytes of the partial results of so many blocks.
+    pub fn partial_bytes(&self, blocks: u32) -> usize {
+        4 * (blocks * self.heads) as usize * partial_width(self)
+    }
+}
+
+/// Keys of block `block` when `visible` keys are split: `block_keys` each, or evenly in multiples of 32 if that is 0.
+fn block_range(visible: usize, blocks: u32, block_keys: u32, block: usize) -> std::ops::Range<usize> {
+    let size = match block_keys as usize {
+        0 => visible.div_ceil(blocks as usize).next_multiple_of(32),
+        size => size,
+    };
+    (block * size).min(visible)..((block + 1) * size).min(visible)
+}
+
+kernel! {
+    /// Decode: query/key preparation, cache write, and attention of one token over blocks of the cache, each block's
+    /// partial result fp32 `[blocks, heads, 2 + D]`: largest score, sum, weighted values. An empty block has sum 0.
+    AttendBlocks, "attend_blocks", args AttendBlocksArgs, views AttendBlocksViews {
+        args {
+            /// Dimensions; one row.
+            dims: AttentionDims,
+            /// Blocks.
+            blocks: u32,
+            /// Keys of a block; 0 splits the visible keys evenly.
+            block_keys: u32,
+        }
+        buffers {
+            step: read u32,
+            q_raw: read bf16,
+            k_raw: read bf16,
+            v_raw: read bf16,
+            q_gain: read f32,
+            k_gain: read f32,
+            inv_freq: read f32,
+            keys: update bf16,
+            values: update bf16,
+            partials: write f32,
+        }
+        launch: |a| {
+            let packs = a.dims.queries_per_kv().div_ceil(PACKED_QUERIES as usize) as u32;
+            Launch::new([a.blocks, packs, a.dims.kv_heads], 256)
+        },
+        cost: |a, step| {
+            let mut cost = a.dims.cost(step);
+            cost.weight_bytes = 8.0 * a.dims.head_dim as f64;
+            cost.activation_bytes =
+                2.0 * (a.dims.q_width() + 2 * a.dims.kv_width()) as f64 + a.dims.partial_bytes(a.blocks) as f64;
+            cost
+        },
+        tolerance: 1e-3,
+        reference: attend_blocks_reference,
+    }
+}
+
+fn attend_blocks_reference(v: AttendBlocksViews<'_>) {
+    let dims = v.args.dims;
+    let (d, kv, width) = (dims.head_dim as usize, dims.kv_width(), partial_width(&dims));
+    let mut q = vec![bf16::ZERO; dims.q_width()];
+    qk_prep_reference(QkPrepViews {
+        args: QkPrepArgs { dims },
+        step: v.step,
+        q_raw: v.q_raw,
+        k_raw: v.k_raw,
+        v_raw: v.v_raw,
+        q_gain: v.q_gain,
+        k_gain: v.k_gain,
+        inv_freq: v.inv_freq,
+        keys: &mut *v.keys,
+        values: &mut *v.values,
+        q: &mut q,
+    });
+    let visible = v.step[0] as usize + 1;
+    for (at, out) in v.partials.chunks_exact_mut(width).enumerate() {
+        let (block, head) = (at / dims.heads as usize, at % dims.heads as usize);
+        let column = head / dims.queries_per_kv() * d;
+        let range = block_range(visible, v.args.blocks, v.args.block_keys, block);
+        let q = &q[head * d..][..d];
+        let score = |i: usize| -> f64 {
+            let key = &v.keys[i * kv + column..][..d];
+            key.iter().zip(q).map(|(k, q)| k.to_f64() * q.to_f64()).sum::<f64>() * dims.scale() as f64
+        };
+        let scores: Vec<f64> = range.clone().map(score).collect();
+        let most = scores.iter().cloned().fold(EMPTY_BLOCK as f64, f64::max);
+        let mut sum = vec![0.0f64; d];
+        for (i, score) in range.zip(&scores) {
+            let value = &v.values[i * kv + column..][..d];
+            sum.iter_mut().zip(value).for_each(|(s, x)| *s += (score - most).exp() * x.to_f64());
+        }
+        out[0] = most as f32;
+        out[1] = scores.iter().map(|s| (s - most).exp()).sum::<f64>() as f32;
+        out[2..].iter_mut().zip(sum).for_each(|(o, s)| *o = s as f32);
+    }
+}
+
+/// Largest score of a block without keys: finite, so that no difference of two such is NaN.
+pub const EMPTY_BLOCK: f32 = -1e30;
+
+/// The output of every head from the partial results of its blocks, gated and rounded once.
+fn merge_blocks(dims: &AttentionDims, blocks: u32, q_raw: &[bf16], partials: &[f32], out: &mut [bf16]) {
+    let (d, width) = (dims.head_dim as usize, partial_width(dims));
+    for (head, out) in out.chunks_exact_mut(d).enumerate() {
+        let parts = || (0..blocks as usize).map(|b| &partials[(b * dims.heads as usize + head) * width..][..width]);
+        let most = parts().map(|p| p[0]).fold(EMPTY_BLOCK, f32::max);
+        let weight = |part: &[f32]| (part[0] - most).exp();
+        let total: f32 = parts().map(|p| weight(p) * p[1]).sum();
+        let gate = &q_raw[(head * 2 + 1) * d..][..d];
+        for (i, out) in out.iter_mut().enumerate() {
+            let sum: f32 = parts().map(|p| weight(p) * p[2 + i]).sum();
+            *out = bf16::from_f32(sum / total * sigmoid(gate[i].to_f32()));
+        }
+    }
+}
+
+kernel! {
+    /// Decode: the partial results of [`AttendBlocks`] merged and gated.
+    AttendMerge, "attend_merge", args AttendMergeArgs, views AttendMergeViews {
+        args {
+            /// Dimensions; one row.
+            dims: AttentionDims,
+            /// Blocks.
+            blocks: u32,
+        }
+        buffers {
+            q_raw: read bf16,
+            partials: read f32,
+            out: write bf16,
+        }
+        launch: |a| Launch::new([a.dims.heads, 1, 1], launch::ROW_THREADS),
+        cost: |a, _| Cost {
+            activation_bytes: a.dims.partial_bytes(a.blocks) as f64 + 4.0 * a.dims.q_width() as f64,
+            ..Cost::default()
+        },
+        tolerance: 8e-3,
+        reference: |v| merge_blocks(&v.args.dims, v.args.blocks, v.q_raw, v.partials, v.out),
+    }
+}
+
+kernel! {
+    /// Decode, few blocks: [`AttendMerge`] and the output projection added to the residual stream, in one.
+    MergeMatVecAdd, "merge_matvec_add", args MergeMatVecAddArgs, views MergeMatVecAddViews {
+        args {
+            /// Dimensions; one row.
+            dims: AttentionDims,
+            /// Blocks.
+            blocks: u32,
+            /// Outputs.
+            outputs: u32,
+            /// Storage of the matrix.
+            format: PackedFormat,
+        }
+        buffers {
+            q_raw: read bf16,
+            partials: read f32,
+            codes: read u8,
+            scales: read u8,
+            biases: read u8,
+            h: update bf16,
+        }
+        launch: |a| launch::vector(a.outputs).formats(&[a.format]),
+        cost: |a, _| {
+            let cols = a.dims.q_width() as u32;
+            Cost {
+                weight_bytes: matrix_bytes(a.format, a.outputs, cols),
+                activation_bytes: a.dims.partial_bytes(a.blocks) as f64 + 2.0 * (cols + 2 * a.outputs) as f64,
+                flops: product_flops(1, a.outputs, cols),
+                ..Cost::default()
+            }
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let dims = v.args.dims;
+            let mut x = vec![bf16::ZERO; dims.q_width()];
+            merge_blocks(&dims, v.args.blocks, v.q_raw, v.partials, &mut x);
+            let matrix = HostMatrix {
+                format: v.args.format.format(), cols: dims.q_width(), codes: v.codes, scales: v.scales, biases: v.biases,
+            };
+            v.h.iter_mut().enumerate().for_each(|(n, h)| *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, &x)));
         },
     }
 }

@@ -11,24 +11,24 @@ use half::bf16;
 /// Epsilon of the q/k normalisation, on the sum of squares.
 pub const QK_NORM_EPS: f32 = 1e-6;
 
-/// DeltaNet dimensions as kernel arguments.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub struct DeltaDims {
-    /// Tokens.
-    pub rows: u32,
-    /// Key heads.
-    pub key_heads: u32,
-    /// Value heads.
-    pub value_heads: u32,
-    /// Key head size.
-    pub key_dim: u32,
-    /// Value head size.
-    pub value_dim: u32,
-    /// Convolution width.
-    pub conv_width: u32,
-    /// Epsilon of the output norm.
-    pub eps: f32,
+dims! {
+    /// DeltaNet dimensions as kernel arguments.
+    DeltaDims {
+        /// Tokens.
+        rows: u32,
+        /// Key heads.
+        key_heads: u32,
+        /// Value heads.
+        value_heads: u32,
+        /// Key head size.
+        key_dim: u32,
+        /// Value head size.
+        value_dim: u32,
+        /// Convolution width.
+        conv_width: u32,
+        /// Epsilon of the output norm.
+        eps: f32,
+    }
 }
 
 impl DeltaDims {
@@ -87,6 +87,7 @@ kernel! {
             decay: write f32,
             beta: write f32,
         }
+        launch: |a| Launch::new([2 * a.dims.key_heads + a.dims.value_heads, a.dims.rows, 1], 128),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -176,6 +177,7 @@ kernel! {
             state: update f32,
             y: write bf16,
         }
+        launch: |a| Launch::new([a.dims.value_dim.div_ceil(4), a.dims.value_heads, 1], 128),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -220,6 +222,7 @@ kernel! {
             gain: read f32,
             out: write bf16,
         }
+        launch: |a| Launch::new([a.dims.value_heads, a.dims.rows, 1], 128),
         cost: |a, _| Cost {
             weight_bytes: 4.0 * a.dims.value_dim as f64,
             activation_bytes: 6.0 * a.dims.rows as f64 * a.dims.values_width() as f64,
@@ -262,6 +265,7 @@ kernel! {
             state: update f32,
             out: write bf16,
         }
+        launch: |a| Launch::new([a.dims.value_heads, 1, 1], 1024),
         cost: |a, _| {
             let d = a.dims;
             Cost {

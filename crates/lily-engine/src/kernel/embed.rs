@@ -23,6 +23,7 @@ kernel! {
             biases: read u8,
             y: write bf16,
         }
+        launch: |a| Launch::new([a.rows, 1, 1], launch::ROW_THREADS).formats(&[a.format]),
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.format, a.rows, a.width),
             activation_bytes: 2.0 * a.rows as f64 * a.width as f64,
@@ -64,6 +65,7 @@ kernel! {
             biases: read u8,
             logits: write f32,
         }
+        launch: |a| launch::vector(a.vocab).formats(&[a.format]),
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.format, a.vocab, a.width),
             activation_bytes: 2.0 * a.width as f64 + 4.0 * a.vocab as f64,
@@ -95,6 +97,7 @@ kernel! {
             logits: read f32,
             token: write u32,
         }
+        launch: |_| Launch::new([1, 1, 1], 1024),
         cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64 + 4.0, ..Cost::default() },
         tolerance: 0.0,
         reference: |v| {

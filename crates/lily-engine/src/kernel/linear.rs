@@ -47,6 +47,7 @@ kernel! {
             gain: read f32,
             y: write bf16,
         }
+        launch: |a| Launch::new([a.rows, 1, 1], launch::ROW_THREADS),
         cost: |a, _| Cost {
             weight_bytes: 4.0 * a.width as f64,
             activation_bytes: 4.0 * a.rows as f64 * a.width as f64,
@@ -83,6 +84,7 @@ kernel! {
             biases: read u8,
             y: write bf16,
         }
+        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.format]),
         cost: matmul_cost,
         tolerance: 8e-3,
         reference: |v| {
@@ -118,24 +120,69 @@ kernel! {
             biases: read u8,
             h: update bf16,
         }
+        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.format]),
         cost: |a, step| {
             let mut cost = matmul_cost(bytemuck::cast(a), step);
             cost.activation_bytes += 2.0 * a.rows as f64 * a.outputs as f64;
             cost
         },
         tolerance: 8e-3,
-        reference: |v| {
-            let matrix = HostMatrix {
-                format: v.args.format.format(), cols: v.args.cols as usize,
-                codes: v.codes, scales: v.scales, biases: v.biases,
-            };
-            let rows = v.x.chunks_exact(v.args.cols as usize);
-            for (x, h) in rows.zip(v.h.chunks_exact_mut(v.args.outputs as usize)) {
-                for (n, h) in h.iter_mut().enumerate() {
-                    *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, x));
-                }
-            }
+        reference: matmul_add_reference,
+    }
+}
+
+fn matmul_add_reference(v: MatMulAddViews<'_>) {
+    let matrix = HostMatrix {
+        format: v.args.format.format(),
+        cols: v.args.cols as usize,
+        codes: v.codes,
+        scales: v.scales,
+        biases: v.biases,
+    };
+    let rows = v.x.chunks_exact(v.args.cols as usize);
+    for (x, h) in rows.zip(v.h.chunks_exact_mut(v.args.outputs as usize)) {
+        for (n, h) in h.iter_mut().enumerate() {
+            *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, x));
+        }
+    }
+}
+
+kernel! {
+    /// Decode: product of one row added to the residual stream: `h += W * x`, rounded once.
+    MatVecAdd, "matvec_add", args MatVecAddArgs, views MatVecAddViews {
+        args {
+            /// Inputs.
+            cols: u32,
+            /// Outputs.
+            outputs: u32,
+            /// Storage of the matrix.
+            format: PackedFormat,
+        }
+        buffers {
+            x: read bf16,
+            codes: read u8,
+            scales: read u8,
+            biases: read u8,
+            h: update bf16,
+        }
+        launch: |a| launch::vector(a.outputs).formats(&[a.format]),
+        cost: |a, step| {
+            let one = MatMulArgs { rows: 1, cols: a.cols, outputs: a.outputs, format: a.format };
+            let mut cost = matmul_cost(one, step);
+            cost.activation_bytes += 2.0 * a.outputs as f64;
+            cost
         },
+        tolerance: 8e-3,
+        reference: |v| matmul_add_reference(v.one_row()),
+    }
+}
+
+impl<'a> MatVecAddViews<'a> {
+    /// The same product as a matrix-matrix kernel takes it.
+    pub(crate) fn one_row(self) -> MatMulAddViews<'a> {
+        let MatVecAddArgs { cols, outputs, format } = self.args;
+        let args = MatMulAddArgs { rows: 1, cols, outputs, format };
+        MatMulAddViews { args, x: self.x, codes: self.codes, scales: self.scales, biases: self.biases, h: self.h }
     }
 }
 
@@ -173,6 +220,7 @@ kernel! {
             up_biases: read u8,
             y: write bf16,
         }
+        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.gate_format, a.up_format]),
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.gate_format, a.outputs, a.cols) + matrix_bytes(a.up_format, a.outputs, a.cols),
             activation_bytes: 2.0 * a.rows as f64 * (a.cols + a.outputs) as f64,
@@ -224,6 +272,10 @@ kernel! {
             y2: write bf16,
             y3: write bf16,
         }
+        launch: |a| {
+            let threadgroups = a.outputs.map(launch::vector_threadgroups).iter().sum();
+            Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH).formats(&a.formats)
+        },
         cost: |a, _| {
             let outputs: u32 = a.outputs.iter().sum();
             Cost {

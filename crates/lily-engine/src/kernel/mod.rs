@@ -5,8 +5,10 @@
 //! backend implements it and is compared with its reference function. This module does not run anything.
 
 mod attention;
+pub mod codegen;
 mod delta;
 mod embed;
+pub mod launch;
 mod linear;
 mod moe;
 pub mod quant;
@@ -15,6 +17,7 @@ pub use attention::*;
 pub(crate) use delta::decay_of;
 pub use delta::*;
 pub use embed::*;
+pub use launch::{Constant, Launch};
 pub(crate) use linear::sigmoid;
 pub use linear::*;
 pub(crate) use moe::top_k;
@@ -92,14 +95,27 @@ pub struct Step {
     pub window: u32,
 }
 
+/// A struct of kernel arguments as the kernel text must declare it.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Name of the struct.
+    pub name: &'static str,
+    /// Names and Rust types of its fields, in order.
+    pub fields: &'static [(&'static str, &'static str)],
+}
+
 /// What is known of a kernel apart from its code.
 pub struct Contract {
     /// Entry name, the same in every kernel text.
     pub name: &'static str,
     /// First line of its documentation.
     pub doc: &'static str,
-    /// Buffers in binding order.
+    /// Buffers in binding order; the arguments are bound after the last of them.
     pub params: &'static [Param],
+    /// Arguments.
+    pub layout: Layout,
+    /// Launch on a GPU with these argument bytes.
+    pub launch: fn(&[u8]) -> Launch,
     /// Cost of a dispatch with these argument bytes at this step.
     pub cost: fn(&[u8], Step) -> Cost,
     /// Runs the reference function on host memory.
@@ -249,6 +265,25 @@ macro_rules! view_take {
 }
 pub(crate) use view_take;
 
+/// Declares a struct of dimensions that several kernels take as part of their arguments.
+macro_rules! dims {
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $fdoc:literal])+ $field:ident: $ty:ty),* $(,)? }) => {
+        $(#[doc = $doc])+
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+        pub struct $name { $($(#[doc = $fdoc])+ pub $field: $ty),* }
+
+        impl $name {
+            /// The struct as kernel texts declare it.
+            pub const LAYOUT: $crate::kernel::Layout = $crate::kernel::Layout {
+                name: stringify!($name),
+                fields: &[$((stringify!($field), stringify!($ty))),*],
+            };
+        }
+    };
+}
+pub(crate) use dims;
+
 /// Declares a kernel. See the module documentation for what follows from it.
 ///
 /// `Name` is the builder and `views` the host views; the two share the argument struct `args`. Buffers are listed in
@@ -259,6 +294,7 @@ macro_rules! kernel {
         $name:ident, $entry:literal, args $args:ident, views $views:ident {
             args { $($(#[doc = $adoc:literal])* $arg:ident: $aty:ty),* $(,)? }
             buffers { $($buf:ident: $access:ident $elem:ident),* $(,)? }
+            launch: $launch:expr,
             cost: $cost:expr,
             tolerance: $tolerance:expr,
             reference: $reference:expr $(,)?
@@ -307,6 +343,14 @@ macro_rules! kernel {
                         element: stringify!($elem),
                         access: $crate::kernel::access!($access),
                     }),*],
+                    layout: $crate::kernel::Layout {
+                        name: stringify!($args),
+                        fields: &[$((stringify!($arg), stringify!($aty))),*],
+                    },
+                    launch: |args| {
+                        let launch: fn($args) -> $crate::kernel::Launch = $launch;
+                        launch(bytemuck::pod_read_unaligned(args))
+                    },
                     cost: |args, step| {
                         let cost: fn($args, $crate::kernel::Step) -> $crate::kernel::Cost = $cost;
                         cost(bytemuck::pod_read_unaligned(args), step)

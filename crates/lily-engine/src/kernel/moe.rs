@@ -10,33 +10,47 @@ use super::quant::HostMatrix;
 use super::*;
 use half::bf16;
 
+/// Fills the tile map where there is no tile.
+pub const NO_TILE: u32 = u32::MAX;
+
 /// Most experts that a token may choose; checked when a checkpoint is loaded.
 pub const TOP_K_MAX: usize = 16;
 
-/// MoE dimensions as kernel arguments.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub struct MoeDims {
-    /// Tokens.
-    pub rows: u32,
-    /// Model width.
-    pub width: u32,
-    /// Experts.
-    pub experts: u32,
-    /// Experts chosen per token.
-    pub top_k: u32,
-    /// Width of a routed expert.
-    pub expert_width: u32,
-    /// Width of the shared expert.
-    pub shared_width: u32,
-    /// Epsilon of the norm before the block.
-    pub eps: f32,
+dims! {
+    /// MoE dimensions as kernel arguments.
+    MoeDims {
+        /// Tokens.
+        rows: u32,
+        /// Model width.
+        width: u32,
+        /// Experts.
+        experts: u32,
+        /// Experts chosen per token.
+        top_k: u32,
+        /// Width of a routed expert.
+        expert_width: u32,
+        /// Width of the shared expert.
+        shared_width: u32,
+        /// Epsilon of the norm before the block.
+        eps: f32,
+    }
 }
 
 impl MoeDims {
     /// Assignments of the chunk.
     pub fn assignments(&self) -> usize {
         (self.rows * self.top_k) as usize
+    }
+
+    /// Most tiles of so many rows that the chunk's assignments can make.
+    pub fn tiles(&self, tile_rows: u32) -> u32 {
+        launch::expert_tiles(self.assignments() as u32, self.experts, tile_rows)
+    }
+
+    /// A grouped matrix-matrix kernel with so many outputs.
+    fn expert_launch(&self, outputs: u32, tile_rows: u32) -> Launch {
+        let threads = launch::TILE_SIMDGROUPS * launch::SIMD_WIDTH;
+        Launch::new([outputs.div_ceil(launch::TILE_OUTPUTS), self.tiles(tile_rows), 1], threads).tile_rows(tile_rows)
     }
 
     /// Experts that the chunk is expected to touch under even routing.
@@ -85,6 +99,7 @@ kernel! {
             logits: write f32,
             shared: write f32,
         }
+        launch: |a| Launch::new([launch::vector_threadgroups(a.dims.experts + 1), a.dims.rows, 1], 256).formats(&[a.router_format, a.shared_format]),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -127,6 +142,7 @@ kernel! {
             experts: write u32,
             scores: write f32,
         }
+        launch: |a| Launch::new([a.dims.rows.div_ceil(4), 1, 1], 128),
         cost: |a, _| Cost {
             activation_bytes: 4.0 * a.dims.rows as f64 * (a.dims.experts + 2 * a.dims.top_k) as f64,
             ..Cost::default()
@@ -143,19 +159,25 @@ kernel! {
 }
 
 kernel! {
-    /// Assignments sorted by expert: `order` lists them, expert `e` owns `order[offsets[e]..offsets[e + 1]]`.
+    /// Assignments sorted by expert: `order` lists them, expert `e` owns `order[offsets[e]..offsets[e + 1]]`; and the tile
+    /// map: pairs of an expert and its tile's first place in `order`, [`NO_TILE`] twice where there is none.
     GroupRows, "group_rows", args GroupRowsArgs, views GroupRowsViews {
         args {
             /// Dimensions.
             dims: MoeDims,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             experts: read u32,
             offsets: write u32,
             order: write u32,
+            tiles: write u32,
         }
+        launch: |a| Launch::new([a.dims.experts, 1, 1], launch::ROW_THREADS),
         cost: |a, _| Cost {
-            activation_bytes: 4.0 * (2 * a.dims.assignments() + a.dims.experts as usize + 1) as f64,
+            activation_bytes: 4.0
+                * (2 * a.dims.assignments() + a.dims.experts as usize + 1 + 2 * a.dims.tiles(a.tile_rows) as usize) as f64,
             ..Cost::default()
         },
         tolerance: 0.0,
@@ -170,12 +192,19 @@ kernel! {
                 v.order[next[expert as usize] as usize] = assignment as u32;
                 next[expert as usize] += 1;
             }
+            v.tiles.fill(NO_TILE);
+            let mut tiles = v.tiles.chunks_exact_mut(2);
+            for (expert, span) in v.offsets.windows(2).enumerate() {
+                for first in (span[0]..span[1]).step_by(v.args.tile_rows as usize) {
+                    tiles.next().expect("as many tiles as `MoeDims::tiles`").copy_from_slice(&[expert as u32, first]);
+                }
+            }
         },
     }
 }
 
 kernel! {
-    /// Grouped gated activation: row `i` of `y` is `silu(Wg[e] x[t]) * (Wu[e] x[t])` for assignment `order[i]`.
+    /// Grouped gated activation by the tile map: row `i` of `y` is `silu(Wg[e] x[t]) * (Wu[e] x[t])` for assignment `order[i]`.
     ExpertGateUp, "expert_gate_up", args ExpertGateUpArgs, views ExpertGateUpViews {
         args {
             /// Dimensions.
@@ -186,15 +215,19 @@ kernel! {
             up_format: PackedFormat,
             /// Rows from one expert to the next.
             stride_rows: u32,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             x: read bf16,
             offsets: read u32,
             order: read u32,
+            tiles: read u32,
             gate_codes: read u8, gate_scales: read u8, gate_biases: read u8,
             up_codes: read u8, up_scales: read u8, up_biases: read u8,
             y: write bf16,
         }
+        launch: |a| a.dims.expert_launch(a.dims.expert_width, a.tile_rows).formats(&[a.gate_format, a.up_format]),
         cost: |a, _| {
             let d = a.dims;
             let expert = matrix_bytes(a.gate_format, d.expert_width, d.width) + matrix_bytes(a.up_format, d.expert_width, d.width);
@@ -241,14 +274,18 @@ kernel! {
             format: PackedFormat,
             /// Rows from one expert to the next.
             stride_rows: u32,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             act: read bf16,
             offsets: read u32,
             order: read u32,
+            tiles: read u32,
             codes: read u8, scales: read u8, biases: read u8,
             y: write bf16,
         }
+        launch: |a| a.dims.expert_launch(a.dims.width, a.tile_rows).formats(&[a.format]),
         cost: |a, _| {
             let d = a.dims;
             Cost {
@@ -291,6 +328,7 @@ kernel! {
             shared: read f32,
             h: update bf16,
         }
+        launch: |a| Launch::new([a.dims.width.div_ceil(launch::ROW_THREADS), a.dims.rows, 1], launch::ROW_THREADS),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -333,6 +371,7 @@ kernel! {
             logits: write f32,
             shared: write f32,
         }
+        launch: |a| launch::vector(a.dims.experts + 1).formats(&[a.router_format, a.shared_format]),
         cost: |a, _| {
             let d = a.dims;
             Cost {
@@ -388,6 +427,12 @@ kernel! {
             act: write bf16,
             shared_act: write bf16,
         }
+        launch: |a| {
+            let routed = launch::vector_threadgroups(a.dims.expert_width) * a.dims.top_k;
+            let threadgroups = routed + launch::vector_threadgroups(a.dims.shared_width);
+            Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
+                .formats(&[a.gate_format, a.up_format, a.shared_gate_format, a.shared_up_format])
+        },
         cost: |a, _| {
             let d = a.dims;
             let expert = matrix_bytes(a.gate_format, d.expert_width, d.width) + matrix_bytes(a.up_format, d.expert_width, d.width);
@@ -455,6 +500,7 @@ kernel! {
             shared_codes: read u8, shared_scales: read u8, shared_biases: read u8,
             h: update bf16,
         }
+        launch: |a| launch::vector(a.dims.width).formats(&[a.format, a.shared_format]),
         cost: |a, _| {
             let d = a.dims;
             Cost {

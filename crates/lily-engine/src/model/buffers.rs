@@ -1,7 +1,7 @@
 //! Names and sizes of all buffers of a model.
 
-use super::Model;
-use crate::kernel::{MatrixSlots, Step};
+use super::{DecodeClass, Model, Traits};
+use crate::kernel::{MatrixSlots, Step, launch};
 use crate::plan::{BufferTable, Home, Slot};
 use crate::shape::Shape;
 use crate::weights::{AttentionWeights, DeltaWeights, FileRange, LayerWeights, Matrix, MixerWeights, Weights};
@@ -94,6 +94,8 @@ pub struct Scratch {
     pub scores: Slot,
     pub offsets: Slot,
     pub order: Slot,
+    pub tiles: Slot,
+    pub partials: Slot,
     pub act: Slot,
     pub expert_y: Slot,
     pub shared_act: Slot,
@@ -102,11 +104,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    fn build(table: &mut BufferTable, shape: &Shape, rows: usize) -> Self {
+    fn build(table: &mut BufferTable, shape: &Shape, rows: usize, partials_bytes: usize) -> Self {
         let mut add = |name: &str, bytes: usize| table.add(name, bytes, Home::Scratch);
         let (d, a, m) = (&shape.delta, &shape.attention, &shape.moe);
         let q_width = a.heads * a.head_dim;
         let assignments = rows * m.top_k;
+        // Short tiles make the longest map.
+        let tiles = launch::expert_tiles(assignments as u32, m.experts as u32, 16) as usize;
         Self {
             step: add("step", size_of::<Step>()),
             tokens: add("tokens", 4 * rows),
@@ -132,6 +136,8 @@ impl Scratch {
             scores: add("scores", 4 * assignments),
             offsets: add("offsets", 4 * (m.experts + 1)),
             order: add("order", 4 * assignments),
+            tiles: add("tiles", 8 * tiles),
+            partials: add("partials", partials_bytes),
             act: add("act", 2 * assignments * m.expert_width),
             expert_y: add("expert_y", 2 * assignments * shape.hidden),
             shared_act: add("shared_act", 2 * rows * m.shared_width),
@@ -232,7 +238,13 @@ fn layer(n: &mut Namer<'_>, shape: &Shape, context: usize, w: &LayerWeights) -> 
     }
 }
 
-pub(super) fn build(weights: &Weights, chunk_tokens: usize, context_tokens: usize) -> Model {
+/// Room for the partial results of attention in a decode step.
+fn partials_bytes(shape: &Shape, traits: Traits, context_tokens: usize) -> usize {
+    let blocks = if traits.split_attention { DecodeClass::most_blocks(context_tokens) as usize } else { 0 };
+    4 * blocks * shape.attention.heads * (shape.attention.head_dim + 2)
+}
+
+pub(super) fn build(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Model {
     let shape = weights.shape.clone();
     let mut table = BufferTable::default();
     let mut layers = Vec::with_capacity(shape.layers());
@@ -248,8 +260,9 @@ pub(super) fn build(weights: &Weights, chunk_tokens: usize, context_tokens: usiz
         final_norm: namer.vector("final_norm", &weights.final_norm),
         head: namer.matrix("head", &weights.head),
         inv_freq: namer.vector("inv_freq", &inv_freq),
-        scratch: Scratch::build(&mut table, &shape, chunk_tokens),
+        scratch: Scratch::build(&mut table, &shape, chunk_tokens, partials_bytes(&shape, traits, context_tokens)),
         shape,
+        traits,
         chunk_tokens,
         context_tokens,
         table,

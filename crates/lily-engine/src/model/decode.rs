@@ -4,17 +4,68 @@ use super::{LayerBuffers, MixerBuffers, Model};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
 
+/// How a decode step attends, by the length of its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DecodeClass {
+    /// One kernel over the whole cache.
+    Whole,
+    /// Blocks of keys at once.
+    Split {
+        /// Blocks.
+        blocks: u32,
+        /// Keys of a block; 0 splits the visible keys evenly.
+        block_keys: u32,
+    },
+}
+
+/// Up to so many blocks are merged by the output projection itself, which saves a stage; more would make every
+/// threadgroup of it read too much.
+const MERGED_BLOCKS: u32 = 8;
+/// Keys of a block in long contexts.
+const LONG_BLOCK_KEYS: u32 = 1024;
+
+impl DecodeClass {
+    /// Few blocks for short contexts, more up to 32K; from there on blocks of fixed size, as many as the next power of
+    /// two of the context needs, so that a plan is rebuilt seldom.
+    fn split(position: usize) -> Self {
+        match position + 1 {
+            0..=8_192 => DecodeClass::Split { blocks: MERGED_BLOCKS, block_keys: 0 },
+            8_193..=32_767 => DecodeClass::Split { blocks: 32, block_keys: 0 },
+            visible => DecodeClass::Split {
+                blocks: visible.next_power_of_two() as u32 / LONG_BLOCK_KEYS,
+                block_keys: LONG_BLOCK_KEYS,
+            },
+        }
+    }
+
+    /// Most blocks of any step in a context of so many tokens.
+    pub(super) fn most_blocks(context_tokens: usize) -> u32 {
+        [1, 8_193, context_tokens]
+            .into_iter()
+            .filter(|&tokens| tokens <= context_tokens)
+            .map(|tokens| match Self::split(tokens.max(1) - 1) {
+                DecodeClass::Split { blocks, .. } => blocks,
+                DecodeClass::Whole => 0,
+            })
+            .max()
+            .unwrap_or(0)
+    }
+}
+
 impl Model {
     /// The plan that extends a session by one token and computes its logits.
     ///
     /// With `arg_max` the plan also picks the most likely token and writes it where the next step reads its input.
-    pub fn decode(&self, arg_max: bool) -> Plan {
+    ///
+    /// The plan serves every position of the same [`Model::decode_class`] as `position`.
+    pub fn decode(&self, position: usize, arg_max: bool) -> Plan {
+        let class = self.decode_class(position);
         let mut plan = Plan::default();
         self.embed_rows(&mut plan, 1);
         for layer in &self.layers {
             match &layer.mixer {
                 MixerBuffers::Delta { .. } => self.decode_delta(&mut plan, layer),
-                MixerBuffers::Attention { .. } => self.decode_attention(&mut plan, layer),
+                MixerBuffers::Attention { .. } => self.decode_attention(&mut plan, layer, class),
             }
             self.decode_moe(&mut plan, layer);
         }
@@ -27,6 +78,11 @@ impl Model {
             });
         }
         plan
+    }
+
+    /// Which decode plan a step at `position` needs.
+    pub fn decode_class(&self, position: usize) -> DecodeClass {
+        if self.traits.split_attention { DecodeClass::split(position) } else { DecodeClass::Whole }
     }
 
     fn project(&self, plan: &mut Plan, gain: Slot, parts: [Option<(&MatrixSlots, Slot)>; 4]) {
@@ -87,10 +143,10 @@ impl Model {
             state: *state,
             out: mixed,
         });
-        self.product_add(plan, mixed, out, 1);
+        self.product_add_row(plan, mixed, out);
     }
 
-    fn decode_attention(&self, plan: &mut Plan, layer: &LayerBuffers) {
+    fn decode_attention(&self, plan: &mut Plan, layer: &LayerBuffers, class: DecodeClass) {
         let MixerBuffers::Attention { q, k, v, o, q_norm, k_norm, keys, values } = &layer.mixer else {
             unreachable!("called for attention layers only")
         };
@@ -98,20 +154,37 @@ impl Model {
         let parts = [Some((q, s.q_raw)), Some((k, s.k_raw)), Some((v, s.v_raw)), None];
         self.project(plan, layer.input_norm, parts);
         let mixed = s.mixed.first(2 * dims.q_width());
-        plan.push(AttendStep {
-            args: AttendStepArgs { dims },
-            step: s.step,
-            q_raw: s.q_raw.first(4 * dims.q_width()),
-            k_raw: s.k_raw.first(2 * dims.kv_width()),
-            v_raw: s.v_raw.first(2 * dims.kv_width()),
-            q_gain: *q_norm,
-            k_gain: *k_norm,
-            inv_freq: self.inv_freq,
-            keys: *keys,
-            values: *values,
-            out: mixed,
+        let (step, q_gain, k_gain, inv_freq) = (s.step, *q_norm, *k_norm, self.inv_freq);
+        let (q_raw, keys, values) = (s.q_raw.first(4 * dims.q_width()), *keys, *values);
+        let (k_raw, v_raw) = (s.k_raw.first(2 * dims.kv_width()), s.v_raw.first(2 * dims.kv_width()));
+        let DecodeClass::Split { blocks, block_keys } = class else {
+            let args = AttendStepArgs { dims };
+            let out = mixed;
+            plan.push(AttendStep { args, step, q_raw, k_raw, v_raw, q_gain, k_gain, inv_freq, keys, values, out });
+            return self.product_add_row(plan, mixed, o);
+        };
+        let partials = s.partials.first(dims.partial_bytes(blocks));
+        let args = AttendBlocksArgs { dims, blocks, block_keys };
+        plan.push(AttendBlocks { args, step, q_raw, k_raw, v_raw, q_gain, k_gain, inv_freq, keys, values, partials });
+        if blocks <= MERGED_BLOCKS {
+            let args = MergeMatVecAddArgs { dims, blocks, outputs: o.rows, format: o.format };
+            let (codes, scales, biases, h) = (o.codes, o.scales, o.biases, self.hidden(s.h, 1));
+            plan.push(MergeMatVecAdd { args, q_raw, partials, codes, scales, biases, h });
+        } else {
+            plan.push(AttendMerge { args: AttendMergeArgs { dims, blocks }, q_raw, partials, out: mixed });
+            self.product_add_row(plan, mixed, o);
+        }
+    }
+
+    fn product_add_row(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots) {
+        plan.push(MatVecAdd {
+            args: MatVecAddArgs { cols: m.cols, outputs: m.rows, format: m.format },
+            x,
+            codes: m.codes,
+            scales: m.scales,
+            biases: m.biases,
+            h: self.hidden(self.scratch.h, 1),
         });
-        self.product_add(plan, mixed, o, 1);
     }
 
     fn decode_moe(&self, plan: &mut Plan, layer: &LayerBuffers) {

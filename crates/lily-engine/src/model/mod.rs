@@ -8,17 +8,35 @@ mod decode;
 mod prefill;
 
 pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
+pub use decode::DecodeClass;
 
 use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims};
 use crate::plan::{BufferTable, Slot};
 use crate::shape::Shape;
 use crate::weights::Weights;
 
+/// What of a device the plans depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// A decode step attends to blocks of the cache at once and merges them afterwards, for devices that run many
+    /// threadgroups at a time; otherwise one kernel does it.
+    pub split_attention: bool,
+}
+
+impl Traits {
+    /// The CPU: few threads, dispatches one after another.
+    pub const CPU: Traits = Traits { split_attention: false };
+    /// A GPU.
+    pub const GPU: Traits = Traits { split_attention: true };
+}
+
 /// A model's buffers, from which its plans are built.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Dimensions.
     pub shape: Shape,
+    /// What the plans are made for.
+    pub traits: Traits,
     /// Longest prefill chunk, in tokens.
     pub chunk_tokens: usize,
     /// Longest context, in tokens.
@@ -41,8 +59,8 @@ pub struct Model {
 
 impl Model {
     /// Names the buffers of `weights` for chunks of up to `chunk_tokens` and contexts of up to `context_tokens`.
-    pub fn new(weights: &Weights, chunk_tokens: usize, context_tokens: usize) -> Self {
-        buffers::build(weights, chunk_tokens, context_tokens)
+    pub fn new(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Self {
+        buffers::build(weights, traits, chunk_tokens, context_tokens)
     }
 
     fn delta_dims(&self, rows: usize) -> DeltaDims {

@@ -80,7 +80,7 @@ impl Model {
         y
     }
 
-    pub(super) fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
+    fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
         plan.push(MatMulAdd {
             args: MatMulAddArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
             x,
@@ -169,10 +169,13 @@ impl Model {
         let [experts, scores, order] = [s.experts, s.scores, s.order].map(|slot| slot.first(4 * dims.assignments()));
         self.router(plan, layer, x, logits, shared, rows);
         plan.push(Route { args: RouteArgs { dims }, logits, experts, scores });
-        plan.push(GroupRows { args: GroupRowsArgs { dims }, experts, offsets: s.offsets, order });
+        let tile_rows = launch::expert_tile_rows(dims.assignments() as u32, dims.experts);
+        let tiles = s.tiles.first(8 * dims.tiles(tile_rows) as usize);
+        let group = GroupRowsArgs { dims, tile_rows };
+        plan.push(GroupRows { args: group, experts, offsets: s.offsets, order, tiles });
         let act = s.act.first(2 * dims.assignments() * dims.expert_width as usize);
         let y = self.hidden(s.expert_y, dims.assignments());
-        self.grouped(plan, layer, x, order, act, y, dims);
+        self.grouped(plan, layer, group, [x, order, tiles, act, y]);
         let shared_act = s.shared_act.first(2 * rows * dims.shared_width as usize);
         let (gate, up) = (&layer.shared_gate, &layer.shared_up);
         plan.push(GateUp {
@@ -213,8 +216,8 @@ impl Model {
         });
     }
 
-    #[allow(clippy::too_many_arguments)] // the buffers of two kernels that belong together
-    fn grouped(&self, plan: &mut Plan, layer: &LayerBuffers, x: Slot, order: Slot, act: Slot, y: Slot, dims: MoeDims) {
+    fn grouped(&self, plan: &mut Plan, layer: &LayerBuffers, group: GroupRowsArgs, buffers: [Slot; 5]) {
+        let ([x, order, tiles, act, y], GroupRowsArgs { dims, tile_rows }) = (buffers, group);
         let (gate, up, down, offsets) = (&layer.gate, &layer.up, &layer.down, self.scratch.offsets);
         plan.push(ExpertGateUp {
             args: ExpertGateUpArgs {
@@ -222,10 +225,12 @@ impl Model {
                 gate_format: gate.format,
                 up_format: up.format,
                 stride_rows: gate.expert_stride_rows,
+                tile_rows,
             },
             x,
             offsets,
             order,
+            tiles,
             gate_codes: gate.codes,
             gate_scales: gate.scales,
             gate_biases: gate.biases,
@@ -235,10 +240,11 @@ impl Model {
             y: act,
         });
         plan.push(ExpertDown {
-            args: ExpertDownArgs { dims, format: down.format, stride_rows: down.expert_stride_rows },
+            args: ExpertDownArgs { dims, format: down.format, stride_rows: down.expert_stride_rows, tile_rows },
             act,
             offsets,
             order,
+            tiles,
             codes: down.codes,
             scales: down.scales,
             biases: down.biases,

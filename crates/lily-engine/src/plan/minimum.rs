@@ -55,7 +55,7 @@ fn layer_bytes(layer: &LayerWeights, top_k: usize) -> usize {
 mod tests {
     use super::*;
     use crate::kernel::Step;
-    use crate::model::Model;
+    use crate::model::{Model, Traits};
     use crate::outline::outline;
     use crate::plan::report::Report;
     use crate::shape::Shape;
@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn the_decode_plan_of_the_published_model_is_lean() {
         let weights = published();
-        let model = Model::new(&weights, 1, 8192);
         let step = Step { position: 4096, window: 0 };
-        for arg_max in [false, true] {
-            let report = Report::new(&model.decode(arg_max), step);
+        for (traits, arg_max) in [(Traits::CPU, false), (Traits::CPU, true), (Traits::GPU, true)] {
+            let model = Model::new(&weights, traits, 1, 8192);
+            let report = Report::new(&model.decode(4096, arg_max), step);
             let (bytes, least) = (report.total().bytes(), DecodeMinimum::new(&weights, 4096).total_bytes() as f64);
             println!("{} kernels, {} stages, {bytes} bytes of at least {least}", report.kernels, report.stages);
             assert!(report.kernels <= 400, "{} kernels", report.kernels);

@@ -152,7 +152,7 @@ impl Bench<'_> {
             done();
         }
         let step = Step { position: (filled.len() + rest.len() / 2) as u32, window: 0 };
-        let cost = Report::new(&self.engine.model().decode(false), step).total();
+        let cost = Report::new(&self.engine.model().decode(context, false), step).total();
         let bytes_per_token = cost.weight_bytes + cost.state_bytes;
         let tokens_per_second = Rate::new(runs);
         Ok(Decode {

@@ -8,7 +8,7 @@ use crate::output;
 use lily_engine::checkpoint::inspect::Report;
 use lily_engine::engine::EngineOptions;
 use lily_engine::memory::MemoryPlan;
-use lily_engine::model::Model;
+use lily_engine::model::{Model, Traits};
 
 /// Contexts that memory plans are shown for, in tokens.
 const CONTEXTS: [usize; 4] = [4096, 16_384, 65_536, 262_144];
@@ -20,8 +20,9 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let mut contexts: Vec<usize> = CONTEXTS.into_iter().filter(|&c| c < limit).collect();
     contexts.push(limit.min(CONTEXTS[CONTEXTS.len() - 1]));
     let chunk = EngineOptions::for_this_machine().chunk_tokens;
-    let plan =
-        |context: usize| MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, chunk.min(context), context));
+    let plan = |context: usize| {
+        MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, Traits::CPU, chunk.min(context), context))
+    };
     let report = Report::new(&checkpoint, contexts.into_iter().map(plan).collect());
     if args.json { output::json(&report) } else { output::line(&report.to_string()) }
 }

@@ -7,7 +7,7 @@ use crate::load::open;
 use crate::model::Caches;
 use crate::output;
 use lily_engine::kernel::Step;
-use lily_engine::model::Model;
+use lily_engine::model::{Model, Traits};
 use lily_engine::outline::outline;
 use lily_engine::plan::minimum::DecodeMinimum;
 use lily_engine::plan::report::Report;
@@ -26,11 +26,11 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
             limit.saturating_sub(rows)
         )));
     }
-    let model = Model::new(&weights, rows, args.context + rows);
+    let model = Model::new(&weights, Traits::GPU, rows, args.context + rows);
     let plan = match args.phase {
         Phase::Prefill => model.prefill(rows, true),
-        // As a device runs it that hands the token on without the host.
-        Phase::Decode => model.decode(true),
+        // As a GPU runs it: the token is handed on without the host.
+        Phase::Decode => model.decode(args.context, true),
     };
     let report = Report::new(&plan, Step { position: args.context as u32, window: 0 });
     let total = report.total();

@@ -353,7 +353,9 @@ fn the_report() {
     let path = directory.path().join("model");
     synth(&shape, &path, &SynthOptions::default(), &mut |_| {}).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let plan = |context| MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, 16, context));
+    let plan = |context| {
+        MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, crate::model::Traits::CPU, 16, context))
+    };
     let report = Report::new(&checkpoint, vec![plan(128), plan(512)]);
 
     let format_bytes: usize = report.formats.iter().map(|row| row.bytes).sum();

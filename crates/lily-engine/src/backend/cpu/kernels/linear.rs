@@ -6,7 +6,7 @@ use crate::backend::cpu::isa::Isa;
 use crate::backend::cpu::kernels::vector_kernel;
 use crate::backend::cpu::pool::{Pool, SharedMut};
 use crate::backend::cpu::product::{Layout, MatrixView, Operand, OperandScratch, XRows, product};
-use crate::kernel::{GateUpViews, HeadViews, MatMulAddViews, MatMulViews, PackedFormat, ProjectViews};
+use crate::kernel::{GateUpViews, HeadViews, MatMulAddViews, MatMulViews, MatVecAddViews, PackedFormat, ProjectViews};
 use half::bf16;
 use std::ops::Range;
 
@@ -163,6 +163,10 @@ pub fn matmul_add(context: Context<'_>, v: MatMulAddViews<'_>) {
     let operand = Operand::prepare_on(context.pool, layout, v.x, matrix.cols, &mut operands[0]);
     let h = SharedMut::new(v.h);
     products(context.pool, tiles, &matrix, &operand, &|tile| store_rows(&h, matrix.rows, tile, round_add));
+}
+
+pub fn matvec_add(context: Context<'_>, v: MatVecAddViews<'_>) {
+    matmul_add(context, v.one_row());
 }
 
 pub fn gate_up(context: Context<'_>, v: GateUpViews<'_>) {

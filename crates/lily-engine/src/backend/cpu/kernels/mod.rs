@@ -60,6 +60,8 @@ pub fn run(context: Context<'_>, contract: &Contract, args: &[u8], slices: HostS
         ($($name:literal => $module:ident::$function:ident($views:ident);)*) => {
             match contract.name {
                 $($name => $module::$function(context, crate::kernel::$views::bind(args, slices)),)*
+                // Plans for this backend hold these as `attend_step` and `matvec_add`.
+                "attend_blocks" | "attend_merge" | "merge_matvec_add" => (contract.reference)(args, slices),
                 name => panic!("the CPU backend has no kernel `{name}`"),
             }
         };
@@ -71,6 +73,7 @@ pub fn run(context: Context<'_>, contract: &Contract, args: &[u8], slices: HostS
         "rms_norm" => rows::rms_norm(RmsNormViews);
         "matmul" => linear::matmul(MatMulViews);
         "matmul_add" => linear::matmul_add(MatMulAddViews);
+        "matvec_add" => linear::matvec_add(MatVecAddViews);
         "gate_up" => linear::gate_up(GateUpViews);
         "project" => linear::project(ProjectViews);
         "delta_prep" => delta::prep(DeltaPrepViews);

@@ -82,6 +82,7 @@ pub fn group_rows(_: Context<'_>, v: GroupRowsViews<'_>) {
         HostSlice::Read(bytemuck::cast_slice(v.experts)),
         HostSlice::Write(bytemuck::cast_slice_mut(v.offsets)),
         HostSlice::Write(bytemuck::cast_slice_mut(v.order)),
+        HostSlice::Write(bytemuck::cast_slice_mut(v.tiles)),
     ];
     (GroupRows::contract().reference)(bytemuck::bytes_of(&v.args), HostSlices::new(slices));
 }

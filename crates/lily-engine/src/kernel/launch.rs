@@ -1,0 +1,126 @@
+//! How a kernel is laid out on a GPU: threadgroups, threads and function constants as pure functions of its arguments.
+//!
+//! The numbers that host and kernel text must agree on stand here once and reach the text through
+//! `kernels/generated/args.h` ([`super::codegen`]). The CPU backend splits work in its own way and uses none of this.
+
+/// Function constants: shapes that decide unrolling, fixed when a kernel is specialised. The number of a variant is its
+/// `[[function_constant]]` index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Constant {
+    /// Storage of the first matrix, as [`super::PackedFormat`].
+    Format0,
+    /// Storage of the second matrix.
+    Format1,
+    /// Storage of the third matrix.
+    Format2,
+    /// Storage of the fourth matrix.
+    Format3,
+    /// Rows of a matrix-matrix tile: 16, 32 or 64.
+    TileRows,
+}
+
+impl Constant {
+    /// All of them, in order of their indices.
+    pub const ALL: [(Constant, &'static str); 5] = [
+        (Constant::Format0, "FORMAT0"),
+        (Constant::Format1, "FORMAT1"),
+        (Constant::Format2, "FORMAT2"),
+        (Constant::Format3, "FORMAT3"),
+        (Constant::TileRows, "TILE_ROWS"),
+    ];
+}
+
+/// One launch of a kernel on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Threadgroups in each dimension.
+    pub threadgroups: [u32; 3],
+    /// Threads of a threadgroup, a multiple of 32; one-dimensional.
+    pub threads: u32,
+    /// Function constants to specialise with.
+    pub constants: Vec<(Constant, u32)>,
+}
+
+impl Launch {
+    /// A launch without function constants.
+    pub fn new(threadgroups: [u32; 3], threads: u32) -> Self {
+        Self { threadgroups, threads, constants: Vec::new() }
+    }
+
+    /// With matrices of these formats.
+    pub fn formats(mut self, formats: &[super::PackedFormat]) -> Self {
+        self.constants.extend(Constant::ALL.iter().zip(formats).map(|(&(constant, _), format)| (constant, format.0)));
+        self
+    }
+
+    /// With tiles of so many rows.
+    pub fn tile_rows(mut self, rows: u32) -> Self {
+        self.constants.push((Constant::TileRows, rows));
+        self
+    }
+}
+
+/// Threads of a SIMD-group.
+pub const SIMD_WIDTH: u32 = 32;
+/// Outputs that a SIMD-group of a matrix-vector kernel computes at once.
+pub const VECTOR_OUTPUTS: u32 = 4;
+/// SIMD-groups of a matrix-vector threadgroup.
+pub const VECTOR_SIMDGROUPS: u32 = 8;
+/// Outputs of a matrix-matrix tile.
+pub const TILE_OUTPUTS: u32 = 64;
+/// SIMD-groups that share a matrix-matrix tile.
+pub const TILE_SIMDGROUPS: u32 = 4;
+/// Threads of kernels that work element by element or reduce a row.
+pub const ROW_THREADS: u32 = 256;
+
+/// What the kernel text must know, by name.
+pub const GEOMETRY: [(&str, u32); 6] = [
+    ("SIMD_WIDTH", SIMD_WIDTH),
+    ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
+    ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
+    ("TILE_OUTPUTS", TILE_OUTPUTS),
+    ("TILE_SIMDGROUPS", TILE_SIMDGROUPS),
+    ("ROW_THREADS", ROW_THREADS),
+];
+
+/// Threadgroups of a matrix-vector kernel with so many outputs.
+pub fn vector_threadgroups(outputs: u32) -> u32 {
+    outputs.div_ceil(VECTOR_OUTPUTS * VECTOR_SIMDGROUPS)
+}
+
+/// A matrix-vector kernel over so many outputs.
+pub fn vector(outputs: u32) -> Launch {
+    Launch::new([vector_threadgroups(outputs), 1, 1], VECTOR_SIMDGROUPS * SIMD_WIDTH)
+}
+
+/// A dense matrix-matrix kernel.
+pub fn tiles(rows: u32, outputs: u32) -> Launch {
+    let height = dense_tile_rows(rows);
+    Launch::new([outputs.div_ceil(TILE_OUTPUTS), rows.div_ceil(height), 1], TILE_SIMDGROUPS * SIMD_WIDTH)
+        .tile_rows(height)
+}
+
+/// Height of a dense matrix-matrix tile.
+fn dense_tile_rows(rows: u32) -> u32 {
+    match rows {
+        0..=16 => 16,
+        17..=32 => 32,
+        _ => 64,
+    }
+}
+
+/// Height of an expert's tiles by the rows an expert gets on average: a tall tile reads weights less often, a short one
+/// wastes fewer rows.
+pub fn expert_tile_rows(assignments: u32, experts: u32) -> u32 {
+    match assignments / experts.max(1) {
+        0..=16 => 16,
+        17..=48 => 32,
+        _ => 64,
+    }
+}
+
+/// Most tiles that so many assignments can make: every expert may leave one tile unfilled.
+pub fn expert_tiles(assignments: u32, experts: u32, tile_rows: u32) -> u32 {
+    assignments / tile_rows + experts.min(assignments)
+}

@@ -1,0 +1,114 @@
+//! Full attention.
+
+use super::*;
+
+/// Dimensions with `heads` query heads on two KV heads of 64, half of them rotated.
+fn attention_dims(rows: u32, heads: u32) -> AttentionDims {
+    AttentionDims { rows, heads, kv_heads: 2, head_dim: 64, rotary_dim: 32, eps: 1e-6 }
+}
+
+pub fn qk_prep(device: &dyn Runs) {
+    for rows in ROWS {
+        let (mut c, dims) = (Case::new(14), attention_dims(rows, 6));
+        let context = 70 + rows;
+        let kernel = QkPrep {
+            args: QkPrepArgs { dims },
+            step: c.u32(&[70, 0]),
+            q_raw: c.bf16(rows * 2 * 384, 2.0),
+            k_raw: c.bf16(rows * 128, 2.0),
+            v_raw: c.bf16(rows * 128, 2.0),
+            q_gain: c.f32(64, 0.5, 1.5),
+            k_gain: c.f32(64, 0.5, 1.5),
+            inv_freq: c.f32(16, 0.0, 1.0),
+            keys: c.bf16(context * 128, 1.0),
+            values: c.bf16(context * 128, 1.0),
+            q: c.poison(2 * rows * 384),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    }
+}
+
+pub fn attend(device: &dyn Runs) {
+    // Contexts inside one block of keys, at its border, and over several; groups of 3, 8 and 10 heads.
+    for (rows, position, heads) in [(1, 0, 6), (5, 0, 16), (17, 250, 6), (3, 254, 20), (2, 700, 16), (65, 200, 6)] {
+        let (mut c, dims) = (Case::new(15), attention_dims(rows, heads));
+        let context = position + rows + 3;
+        let kernel = Attend {
+            args: AttendArgs { dims },
+            step: c.u32(&[position, 0]),
+            q: c.bf16(rows * heads * 64, 4.0),
+            q_raw: c.bf16(rows * 2 * heads * 64, 2.0),
+            keys: c.bf16(context * 128, 2.0),
+            values: c.bf16(context * 128, 1.0),
+            out: c.poison(2 * rows * heads * 64),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows at {position}, {heads} heads"), device);
+    }
+}
+
+pub fn attend_step(device: &dyn Runs) {
+    for (position, heads) in [(0, 6), (1, 16), (255, 20), (256, 6), (900, 16)] {
+        let (mut c, dims) = (Case::new(16), attention_dims(1, heads));
+        let kernel = AttendStep {
+            args: AttendStepArgs { dims },
+            step: c.u32(&[position, 0]),
+            q_raw: c.bf16(2 * heads * 64, 2.0),
+            k_raw: c.bf16(128, 2.0),
+            v_raw: c.bf16(128, 2.0),
+            q_gain: c.f32(64, 0.5, 1.5),
+            k_gain: c.f32(64, 0.5, 1.5),
+            inv_freq: c.f32(16, 0.0, 1.0),
+            keys: c.bf16((position + 2) * 128, 1.0),
+            values: c.bf16((position + 2) * 128, 1.0),
+            out: c.poison(2 * heads * 64),
+        };
+        c.check(kernel.dispatch(), &format!("at {position}, {heads} heads"), device);
+    }
+}
+
+pub fn attend_blocks_and_merge(device: &dyn Runs) {
+    // Even splits and fixed blocks, some of them empty; groups of 3, 8 and 10 heads.
+    for (position, heads, blocks, block_keys) in
+        [(0, 6, 3, 0), (1, 16, 4, 32), (255, 20, 8, 0), (256, 6, 2, 0), (900, 16, 8, 128)]
+    {
+        let (mut c, dims) = (Case::new(26), attention_dims(1, heads));
+        let q_raw = c.bf16(2 * heads * 64, 2.0);
+        let kernel = AttendBlocks {
+            args: AttendBlocksArgs { dims, blocks, block_keys },
+            step: c.u32(&[position, 0]),
+            q_raw,
+            k_raw: c.bf16(128, 2.0),
+            v_raw: c.bf16(128, 2.0),
+            q_gain: c.f32(64, 0.5, 1.5),
+            k_gain: c.f32(64, 0.5, 1.5),
+            inv_freq: c.f32(16, 0.0, 1.0),
+            keys: c.bf16((position + 2) * 128, 1.0),
+            values: c.bf16((position + 2) * 128, 1.0),
+            partials: c.poison(dims.partial_bytes(blocks) as u32),
+        };
+        let label = format!("at {position}, {heads} heads, {blocks} blocks of {block_keys}");
+        let partials = c.reference(&kernel.dispatch()).pop().unwrap();
+        c.check(kernel.dispatch(), &label, device);
+
+        let mut c = Case::new(27);
+        let (q_raw, partials) = (c.bf16(2 * heads * 64, 2.0), c.bytes(partials));
+        let args = AttendMergeArgs { dims, blocks };
+        let kernel = AttendMerge { args, q_raw, partials, out: c.poison(2 * heads * 64) };
+        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
+            kernel.dispatch(),
+            &label,
+            device,
+        );
+        let m = c.matrix(77, heads * 64, Q4);
+        let kernel = MergeMatVecAdd {
+            args: MergeMatVecAddArgs { dims, blocks, outputs: 77, format: m.format },
+            q_raw,
+            partials,
+            codes: m.codes,
+            scales: m.scales,
+            biases: m.biases,
+            h: c.bf16(77, 2.0),
+        };
+        c.check(kernel.dispatch(), &label, device);
+    }
+}

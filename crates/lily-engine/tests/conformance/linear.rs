@@ -1,0 +1,105 @@
+//! Norms and products.
+
+use super::*;
+
+pub fn rms_norm(device: &dyn Runs) {
+    for (rows, scale) in ROWS.into_iter().zip([1.0, 1e-4, 3e4, 0.0].into_iter().cycle()) {
+        let mut c = Case::new(5);
+        let kernel = RmsNorm {
+            args: RmsNormArgs { rows, width: 160, eps: 1e-6 },
+            x: c.bf16(rows * 160, scale),
+            gain: c.f32(160, 0.5, 1.5),
+            y: c.poison(2 * rows * 160),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows, scale {scale}"), device);
+    }
+}
+
+pub fn matmul_and_matmul_add(device: &dyn Runs) {
+    for (rows, format) in ROWS.into_iter().zip([Q4, Q8, PLAIN].into_iter().cycle()) {
+        let (cols, outputs) = (192, 77);
+        let mut c = Case::new(6);
+        let m = c.matrix(outputs, cols, format);
+        let x = c.bf16(rows * cols, 1.0);
+        let (codes, scales, biases) = (m.codes, m.scales, m.biases);
+        let args = MatMulArgs { rows, cols, outputs, format: m.format };
+        let plain = MatMul { args, x, codes, scales, biases, y: c.poison(2 * rows * outputs) };
+        let h = c.bf16(rows * outputs, 2.0);
+        let add = MatMulAdd { args: bytemuck::cast(args), x, codes, scales, biases, h };
+        let label = format!("{rows} rows, {format:?}");
+        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
+            plain.dispatch(),
+            &label,
+            device,
+        );
+        c.check(add.dispatch(), &label, device);
+    }
+}
+
+pub fn gate_up(device: &dyn Runs) {
+    for (rows, formats) in ROWS.into_iter().zip([(Q4, Q4), (Q8, Q4), (PLAIN, Q8)].into_iter().cycle()) {
+        let mut c = Case::new(7);
+        let (gate, up) = (c.matrix(70, 128, formats.0), c.matrix(70, 128, formats.1));
+        let kernel = GateUp {
+            args: GateUpArgs { rows, cols: 128, outputs: 70, gate_format: gate.format, up_format: up.format },
+            x: c.bf16(rows * 128, 1.0),
+            gate_codes: gate.codes,
+            gate_scales: gate.scales,
+            gate_biases: gate.biases,
+            up_codes: up.codes,
+            up_scales: up.scales,
+            up_biases: up.biases,
+            y: c.poison(2 * rows * 70),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows, {formats:?}"), device);
+    }
+}
+
+pub fn project(device: &dyn Runs) {
+    for (i, formats) in [[Q4; 4], [Q4, Q8, PLAIN, Q4], [PLAIN, PLAIN, Q8, Q8]].into_iter().enumerate() {
+        let mut c = Case::new(8 + i as u64);
+        // The third case leaves the last matrix out.
+        let outputs = [100, 64, 3, if i == 2 { 0 } else { 5 }];
+        let m: [MatrixSlots; 4] = std::array::from_fn(|j| c.matrix(outputs[j], 128, formats[j]));
+        let y = outputs.map(|n| c.poison(2 * n));
+        let kernel = Project {
+            args: ProjectArgs { width: 128, outputs, formats: m.map(|m| m.format), eps: 1e-6 },
+            h: c.bf16(128, 3.0),
+            gain: c.f32(128, 0.5, 1.5),
+            codes0: m[0].codes,
+            scales0: m[0].scales,
+            biases0: m[0].biases,
+            codes1: m[1].codes,
+            scales1: m[1].scales,
+            biases1: m[1].biases,
+            codes2: m[2].codes,
+            scales2: m[2].scales,
+            biases2: m[2].biases,
+            codes3: m[3].codes,
+            scales3: m[3].scales,
+            biases3: m[3].biases,
+            y0: y[0],
+            y1: y[1],
+            y2: y[2],
+            y3: y[3],
+        };
+        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+    }
+}
+
+pub fn matvec_add(device: &dyn Runs) {
+    for format in [Q4, Q8, PLAIN] {
+        let (cols, outputs) = (192, 77);
+        let mut c = Case::new(28);
+        let m = c.matrix(outputs, cols, format);
+        let kernel = MatVecAdd {
+            args: MatVecAddArgs { cols, outputs, format: m.format },
+            x: c.bf16(cols, 1.0),
+            codes: m.codes,
+            scales: m.scales,
+            biases: m.biases,
+            h: c.bf16(outputs, 2.0),
+        };
+        c.check(kernel.dispatch(), &format!("{format:?}"), device);
+    }
+}

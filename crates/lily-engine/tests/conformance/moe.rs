@@ -1,0 +1,226 @@
+//! Mixture of experts.
+
+use super::*;
+
+fn moe_dims(rows: u32) -> MoeDims {
+    MoeDims { rows, width: 128, experts: 11, top_k: 3, expert_width: 96, shared_width: 64, eps: 1e-6 }
+}
+
+pub fn router_and_router_step(device: &dyn Runs) {
+    for (rows, formats) in ROWS.into_iter().zip([(Q8, Q8), (PLAIN, Q8), (Q4, PLAIN)].into_iter().cycle()) {
+        let (mut c, dims) = (Case::new(17), moe_dims(rows));
+        let (router, shared) = (c.matrix(11, 128, formats.0), c.matrix(1, 128, formats.1));
+        let (router_format, shared_format) = (router.format, shared.format);
+        let x = c.bf16(rows * 128, 2.0);
+        let label = format!("{rows} rows, {formats:?}");
+        let kernel = Router {
+            args: RouterArgs { dims, router_format, shared_format },
+            x,
+            router_codes: router.codes,
+            router_scales: router.scales,
+            router_biases: router.biases,
+            shared_codes: shared.codes,
+            shared_scales: shared.scales,
+            shared_biases: shared.biases,
+            logits: c.poison(4 * rows * 11),
+            shared: c.poison(4 * rows),
+        };
+        let step = RouterStep {
+            args: RouterStepArgs { dims: moe_dims(1), router_format, shared_format },
+            h: x.first(2 * 128),
+            gain: c.f32(128, 0.5, 1.5),
+            router_codes: router.codes,
+            router_scales: router.scales,
+            router_biases: router.biases,
+            shared_codes: shared.codes,
+            shared_scales: shared.scales,
+            shared_biases: shared.biases,
+            logits: c.poison(4 * 11),
+            shared: c.poison(4),
+        };
+        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
+            kernel.dispatch(),
+            &label,
+            device,
+        );
+        c.check(step.dispatch(), &label, device);
+    }
+}
+
+pub fn route_and_group_rows(device: &dyn Runs) {
+    for rows in ROWS {
+        let (mut c, dims) = (Case::new(18), moe_dims(rows));
+        let kernel = Route {
+            args: RouteArgs { dims },
+            logits: c.f32(rows * 11, -4.0, 4.0),
+            experts: c.poison(4 * rows * 3),
+            scores: c.poison(4 * rows * 3),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+        let mut c = Case::new(19);
+        let ids: Vec<u32> = (0..rows * 3).map(|_| c.next() % 11).collect();
+        let tile_rows = [16, 32, 64][rows as usize % 3];
+        let kernel = GroupRows {
+            args: GroupRowsArgs { dims, tile_rows },
+            experts: c.u32(&ids),
+            offsets: c.poison(4 * 12),
+            order: c.poison(4 * rows * 3),
+            tiles: c.poison(8 * dims.tiles(tile_rows)),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    }
+}
+
+pub fn route_breaks_ties_towards_the_lowest_expert(device: &dyn Runs) {
+    let mut c = Case::new(20);
+    let logits = [0.0_f32, 2.0, 1.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+    let kernel = Route {
+        args: RouteArgs { dims: moe_dims(1) },
+        logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
+        experts: c.poison(12),
+        scores: c.poison(12),
+    };
+    for (way, run) in device.ways() {
+        assert_eq!(run(&c, &kernel.dispatch())[0], bytemuck::cast_slice::<u32, u8>(&[1, 3, 2]), "{way}");
+    }
+}
+
+/// Assignments of `rows` tokens sorted by expert: even, or all on one expert and its neighbour.
+fn grouping(c: &mut Case, rows: u32, skewed: bool, tile_rows: u32) -> (Slot, Slot, Slot) {
+    let experts: Vec<u32> =
+        (0..rows * 3).map(|i| if skewed { 4 + u32::from(i % 7 == 0) } else { i * 5 % 11 }).collect();
+    let mut order: Vec<u32> = (0..rows * 3).collect();
+    order.sort_by_key(|&a| experts[a as usize]);
+    let offsets: Vec<u32> = (0..12).map(|e| experts.iter().filter(|&&x| x < e).count() as u32).collect();
+    let mut tiles: Vec<u32> = Vec::new();
+    for (expert, span) in offsets.windows(2).enumerate() {
+        tiles.extend((span[0]..span[1]).step_by(tile_rows as usize).flat_map(|first| [expert as u32, first]));
+    }
+    tiles.resize(2 * moe_dims(rows).tiles(tile_rows) as usize, NO_TILE);
+    (c.u32(&offsets), c.u32(&order), c.u32(&tiles))
+}
+
+pub fn expert_gate_up_and_down(device: &dyn Runs) {
+    for (i, rows) in ROWS.into_iter().enumerate() {
+        let formats = [(Q4, Q4), (Q8, Q4), (PLAIN, PLAIN)][i % 3];
+        let tile_rows = [16, 32, 64][i / 3];
+        let (mut c, dims) = (Case::new(21), moe_dims(rows));
+        let (offsets, order, tiles) = grouping(&mut c, rows, i % 2 == 1, tile_rows);
+        // Gate and up lie in one stack with twice the stride, as fused tensors do.
+        let fused = c.matrix(11 * 192, 128, formats.0);
+        let other = c.matrix(11 * 192, 128, formats.1);
+        let kernel = ExpertGateUp {
+            args: ExpertGateUpArgs {
+                dims,
+                gate_format: fused.format,
+                up_format: other.format,
+                stride_rows: 192,
+                tile_rows,
+            },
+            x: c.bf16(rows * 128, 1.0),
+            offsets,
+            order,
+            tiles,
+            gate_codes: fused.codes,
+            gate_scales: fused.scales,
+            gate_biases: fused.biases,
+            up_codes: other.codes,
+            up_scales: other.scales,
+            up_biases: other.biases,
+            y: c.poison(2 * rows * 3 * 96),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows, {formats:?}"), device);
+        let mut c = Case::new(22);
+        let (offsets, order, tiles) = grouping(&mut c, rows, i % 2 == 0, tile_rows);
+        let down = c.matrix(11 * 128, 96, [Q8, PLAIN][i % 2]);
+        let kernel = ExpertDown {
+            args: ExpertDownArgs { dims, format: down.format, stride_rows: 128, tile_rows },
+            act: c.bf16(rows * 3 * 96, 1.0),
+            offsets,
+            order,
+            tiles,
+            codes: down.codes,
+            scales: down.scales,
+            biases: down.biases,
+            y: c.poison(2 * rows * 3 * 128),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    }
+}
+
+pub fn combine(device: &dyn Runs) {
+    for rows in ROWS {
+        let (mut c, dims) = (Case::new(23), moe_dims(rows));
+        let kernel = Combine {
+            args: CombineArgs { dims },
+            y: c.bf16(rows * 3 * 128, 1.0),
+            scores: c.f32(rows * 3, 0.0, 1.0),
+            shared_y: c.bf16(rows * 128, 1.0),
+            shared: c.f32(rows, 0.0, 1.0),
+            h: c.bf16(rows * 128, 2.0),
+        };
+        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    }
+}
+
+pub fn experts_steps(device: &dyn Runs) {
+    for formats in [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8]] {
+        let (mut c, dims) = (Case::new(24), moe_dims(1));
+        let (gate, up) = (c.matrix(11 * 96, 128, formats[0]), c.matrix(11 * 96, 128, formats[1]));
+        let (shared_gate, shared_up) = (c.matrix(64, 128, formats[1]), c.matrix(64, 128, formats[2]));
+        let kernel = ExpertsGateUpStep {
+            args: ExpertsGateUpStepArgs {
+                dims,
+                gate_format: gate.format,
+                up_format: up.format,
+                shared_gate_format: shared_gate.format,
+                shared_up_format: shared_up.format,
+                stride_rows: 96,
+            },
+            h: c.bf16(128, 3.0),
+            gain: c.f32(128, 0.5, 1.5),
+            logits: c.f32(11, -3.0, 3.0),
+            gate_codes: gate.codes,
+            gate_scales: gate.scales,
+            gate_biases: gate.biases,
+            up_codes: up.codes,
+            up_scales: up.scales,
+            up_biases: up.biases,
+            shared_gate_codes: shared_gate.codes,
+            shared_gate_scales: shared_gate.scales,
+            shared_gate_biases: shared_gate.biases,
+            shared_up_codes: shared_up.codes,
+            shared_up_scales: shared_up.scales,
+            shared_up_biases: shared_up.biases,
+            experts: c.poison(12),
+            scores: c.poison(12),
+            act: c.poison(2 * 3 * 96),
+            shared_act: c.poison(2 * 64),
+        };
+        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+        let mut c = Case::new(25);
+        let down_format = if formats[0] == Q4 { Q8 } else { formats[0] };
+        let (down, shared_down) = (c.matrix(11 * 128, 96, down_format), c.matrix(128, 64, formats[1]));
+        let kernel = ExpertsDownStep {
+            args: ExpertsDownStepArgs {
+                dims,
+                format: down.format,
+                shared_format: shared_down.format,
+                stride_rows: 128,
+            },
+            act: c.bf16(3 * 96, 1.0),
+            shared_act: c.bf16(64, 1.0),
+            experts: c.u32(&[7, 0, 10]),
+            scores: c.f32(3, 0.0, 1.0),
+            shared: c.f32(1, 0.0, 1.0),
+            codes: down.codes,
+            scales: down.scales,
+            biases: down.biases,
+            shared_codes: shared_down.codes,
+            shared_scales: shared_down.scales,
+            shared_biases: shared_down.biases,
+            h: c.bf16(128, 2.0),
+        };
+        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+    }
+}

@@ -1,0 +1,208 @@
+// Written by `cargo xtask codegen` from the kernel contracts; change those instead.
+#pragma once
+
+#define SIMD_WIDTH 32
+#define VECTOR_OUTPUTS 4
+#define VECTOR_SIMDGROUPS 8
+#define TILE_OUTPUTS 64
+#define TILE_SIMDGROUPS 4
+#define ROW_THREADS 256
+#define PACKED_QUERIES 4
+#define NO_TILE 4294967295u
+#define EMPTY_BLOCK -1e30f
+
+constant uint FORMAT0 [[function_constant(0)]];
+constant uint FORMAT1 [[function_constant(1)]];
+constant uint FORMAT2 [[function_constant(2)]];
+constant uint FORMAT3 [[function_constant(3)]];
+constant uint TILE_ROWS [[function_constant(4)]];
+
+struct MoeDims {
+    uint rows;
+    uint width;
+    uint experts;
+    uint top_k;
+    uint expert_width;
+    uint shared_width;
+    float eps;
+};
+
+struct DeltaDims {
+    uint rows;
+    uint key_heads;
+    uint value_heads;
+    uint key_dim;
+    uint value_dim;
+    uint conv_width;
+    float eps;
+};
+
+struct AttentionDims {
+    uint rows;
+    uint heads;
+    uint kv_heads;
+    uint head_dim;
+    uint rotary_dim;
+    float eps;
+};
+
+struct EmbedArgs {
+    uint rows;
+    uint width;
+    uint format;
+};
+
+struct HeadArgs {
+    uint row;
+    uint width;
+    uint vocab;
+    float eps;
+    uint format;
+};
+
+struct ArgMaxArgs {
+    uint vocab;
+};
+
+struct RmsNormArgs {
+    uint rows;
+    uint width;
+    float eps;
+};
+
+struct MatMulArgs {
+    uint rows;
+    uint cols;
+    uint outputs;
+    uint format;
+};
+
+struct MatMulAddArgs {
+    uint rows;
+    uint cols;
+    uint outputs;
+    uint format;
+};
+
+struct MatVecAddArgs {
+    uint cols;
+    uint outputs;
+    uint format;
+};
+
+struct GateUpArgs {
+    uint rows;
+    uint cols;
+    uint outputs;
+    uint gate_format;
+    uint up_format;
+};
+
+struct ProjectArgs {
+    uint width;
+    uint outputs[4];
+    uint formats[4];
+    float eps;
+};
+
+struct DeltaPrepArgs {
+    DeltaDims dims;
+};
+
+struct DeltaScanArgs {
+    DeltaDims dims;
+};
+
+struct GatedNormArgs {
+    DeltaDims dims;
+};
+
+struct DeltaStepArgs {
+    DeltaDims dims;
+};
+
+struct QkPrepArgs {
+    AttentionDims dims;
+};
+
+struct AttendArgs {
+    AttentionDims dims;
+};
+
+struct AttendStepArgs {
+    AttentionDims dims;
+};
+
+struct AttendBlocksArgs {
+    AttentionDims dims;
+    uint blocks;
+    uint block_keys;
+};
+
+struct AttendMergeArgs {
+    AttentionDims dims;
+    uint blocks;
+};
+
+struct MergeMatVecAddArgs {
+    AttentionDims dims;
+    uint blocks;
+    uint outputs;
+    uint format;
+};
+
+struct RouterArgs {
+    MoeDims dims;
+    uint router_format;
+    uint shared_format;
+};
+
+struct RouteArgs {
+    MoeDims dims;
+};
+
+struct GroupRowsArgs {
+    MoeDims dims;
+    uint tile_rows;
+};
+
+struct ExpertGateUpArgs {
+    MoeDims dims;
+    uint gate_format;
+    uint up_format;
+    uint stride_rows;
+    uint tile_rows;
+};
+
+struct ExpertDownArgs {
+    MoeDims dims;
+    uint format;
+    uint stride_rows;
+    uint tile_rows;
+};
+
+struct CombineArgs {
+    MoeDims dims;
+};
+
+struct RouterStepArgs {
+    MoeDims dims;
+    uint router_format;
+    uint shared_format;
+};
+
+struct ExpertsGateUpStepArgs {
+    MoeDims dims;
+    uint gate_format;
+    uint up_format;
+    uint shared_gate_format;
+    uint shared_up_format;
+    uint stride_rows;
+};
+
+struct ExpertsDownStepArgs {
+    MoeDims dims;
+    uint format;
+    uint shared_format;
+    uint stride_rows;
+};
