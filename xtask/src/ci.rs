@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::tidy;
+use crate::{darwin, tidy};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,6 +23,7 @@ pub fn run(root: &Path) -> Result<()> {
     step("vocabulary of the real model", || vocabulary(root))?;
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("test", || test(root))?;
+    step("darwin", || darwin::run(root))?;
     eprintln!("ci: all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
@@ -77,7 +78,8 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     succeed(Command::new("cargo").args(args).current_dir(root).env(TOKENIZER_VARIABLE, root.join(TOKENIZER_JSON)))
 }
 
-fn succeed(command: &mut Command) -> Result<()> {
+/// Runs a command; a failure names it.
+pub fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     if status.success() { Ok(()) } else { bail!("{command:?}: {status}") }
 }

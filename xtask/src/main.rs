@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod darwin;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +20,8 @@ struct Cli {
 enum Command {
     /// Everything that must hold before a change is merged
     Ci,
+    /// Lint and link what ships for aarch64-apple-darwin
+    Darwin,
     /// Write kernels/generated/ from the kernel contracts
     Codegen,
     /// Rules that the compiler does not know: file lengths, module texts, words that do not belong here
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Ci => ci::run(&root()),
         Command::Codegen => ci::codegen(&root()),
+        Command::Darwin => darwin::run(&root()),
         Command::Tidy => tidy::run(&root()),
     };
     match result {
