@@ -16,6 +16,8 @@ constant uint FORMAT1 [[function_constant(1)]];
 constant uint FORMAT2 [[function_constant(2)]];
 constant uint FORMAT3 [[function_constant(3)]];
 constant uint TILE_ROWS [[function_constant(4)]];
+constant uint KEY_DIM [[function_constant(5)]];
+constant uint HEAD_DIM [[function_constant(6)]];
 
 struct MoeDims {
     uint rows;

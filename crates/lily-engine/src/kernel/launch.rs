@@ -18,16 +18,22 @@ pub enum Constant {
     Format3,
     /// Rows of a matrix-matrix tile: 16, 32 or 64.
     TileRows,
+    /// Key head size of DeltaNet.
+    KeyDim,
+    /// Head size of attention.
+    HeadDim,
 }
 
 impl Constant {
     /// All of them, in order of their indices.
-    pub const ALL: [(Constant, &'static str); 5] = [
+    pub const ALL: [(Constant, &'static str); 7] = [
         (Constant::Format0, "FORMAT0"),
         (Constant::Format1, "FORMAT1"),
         (Constant::Format2, "FORMAT2"),
         (Constant::Format3, "FORMAT3"),
         (Constant::TileRows, "TILE_ROWS"),
+        (Constant::KeyDim, "KEY_DIM"),
+        (Constant::HeadDim, "HEAD_DIM"),
     ];
 }
 
@@ -55,8 +61,13 @@ impl Launch {
     }
 
     /// With tiles of so many rows.
-    pub fn tile_rows(mut self, rows: u32) -> Self {
-        self.constants.push((Constant::TileRows, rows));
+    pub fn tile_rows(self, rows: u32) -> Self {
+        self.constant(Constant::TileRows, rows)
+    }
+
+    /// With one more function constant.
+    pub fn constant(mut self, constant: Constant, value: u32) -> Self {
+        self.constants.push((constant, value));
         self
     }
 }

@@ -1,0 +1,35 @@
+// Memory access beyond Metal's library: wide loads of data that is aligned to 4 bytes only, and the rounding of results.
+// A compiler that prefers other loads (NVIDIA's splits these unless the host aligns its uploads) changes this file alone.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+
+// Eight neighbouring values.
+struct Float8 {
+    float4 low;
+    float4 high;
+};
+
+// Stored matrices start at any multiple of 4 bytes of a checkpoint, so no load here asks for more.
+inline uint load_uint(device const uchar* from) { return *(device const uint*)from; }
+inline uint2 load_uint2(device const uchar* from) { return uint2(*(device const packed_uint2*)from); }
+inline uint4 load_uint4(device const uchar* from) { return uint4(*(device const packed_uint4*)from); }
+inline float4 load_float4(device const float* from) { return float4(*(device const packed_float4*)from); }
+
+// The bf16 in the lower half of a word, and the one in its upper half.
+inline float bf16_low(uint word) { return as_type<float>(word << 16); }
+inline float bf16_high(uint word) { return as_type<float>(word & 0xffff0000u); }
+
+// Eight bf16 that lie in four words.
+inline Float8 widen8(uint4 words) {
+    Float8 x;
+    x.low = float4(bf16_low(words.x), bf16_high(words.x), bf16_low(words.y), bf16_high(words.y));
+    x.high = float4(bf16_low(words.z), bf16_high(words.z), bf16_low(words.w), bf16_high(words.w));
+    return x;
+}
+
+// Eight bf16 from an address that is a multiple of 4 bytes.
+inline Float8 load_bf16x8(device const bfloat* from) { return widen8(load_uint4((device const uchar*)from)); }
+
+// The nearest bf16, ties to even, as a float.
+inline float round_bf16(float x) { return float(bfloat(x)); }
