@@ -84,7 +84,7 @@ kernel! {
             values: update bf16,
             q: write bf16,
         }
-        launch: |a| Launch::new([a.dims.heads + 2 * a.dims.kv_heads, a.dims.rows, 1], 128),
+        launch: |a| launch::items(a.dims.rows, a.dims.heads + 2 * a.dims.kv_heads),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -148,7 +148,11 @@ kernel! {
             values: read bf16,
             out: write bf16,
         }
-        launch: |a| Launch::new([a.dims.heads, a.dims.rows.div_ceil(16), 1], 128),
+        launch: |a| {
+            let queries = a.dims.rows * a.dims.queries_per_kv() as u32;
+            let groups = [queries.div_ceil(8 * launch::ATTEND_SIMDGROUPS), a.dims.kv_heads, 1];
+            Launch::new(groups, launch::ATTEND_SIMDGROUPS * launch::SIMD_WIDTH).constant(Constant::HeadDim, a.dims.head_dim)
+        },
         cost: |a, step| {
             let mut cost = a.dims.cost(step);
             cost.state_bytes -= 4.0 * a.dims.rows as f64 * a.dims.kv_width() as f64;

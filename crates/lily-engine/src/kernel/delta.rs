@@ -87,7 +87,7 @@ kernel! {
             decay: write f32,
             beta: write f32,
         }
-        launch: |a| Launch::new([2 * a.dims.key_heads + a.dims.value_heads, a.dims.rows, 1], 128),
+        launch: |a| launch::items(a.dims.rows, 2 * a.dims.key_heads + a.dims.value_heads),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -177,7 +177,7 @@ kernel! {
             state: update f32,
             y: write bf16,
         }
-        launch: |a| Launch::new([a.dims.value_dim.div_ceil(4), a.dims.value_heads, 1], 128),
+        launch: |a| launch::items(a.dims.value_dim, a.dims.value_heads).constant(Constant::KeyDim, a.dims.key_dim),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -222,7 +222,7 @@ kernel! {
             gain: read f32,
             out: write bf16,
         }
-        launch: |a| Launch::new([a.dims.value_heads, a.dims.rows, 1], 128),
+        launch: |a| launch::items(a.dims.rows * a.dims.value_heads, 1),
         cost: |a, _| Cost {
             weight_bytes: 4.0 * a.dims.value_dim as f64,
             activation_bytes: 6.0 * a.dims.rows as f64 * a.dims.values_width() as f64,

@@ -80,18 +80,27 @@ pub const VECTOR_OUTPUTS: u32 = 4;
 pub const VECTOR_SIMDGROUPS: u32 = 8;
 /// Outputs of a matrix-matrix tile.
 pub const TILE_OUTPUTS: u32 = 64;
-/// SIMD-groups that share a matrix-matrix tile.
-pub const TILE_SIMDGROUPS: u32 = 4;
+/// Outputs of a matrix-matrix tile that one SIMD-group computes.
+pub const SIMDGROUP_OUTPUTS: u32 = 32;
+/// Rows of router activations that share one reading of the router.
+pub const ROUTER_ROWS: u32 = 4;
+/// SIMD-groups of kernels in which a SIMD-group does one row, head or column.
+pub const ROW_SIMDGROUPS: u32 = 4;
+/// SIMD-groups of an attention threadgroup; each has a strip of 8 queries.
+pub const ATTEND_SIMDGROUPS: u32 = 8;
 /// Threads of kernels that work element by element or reduce a row.
 pub const ROW_THREADS: u32 = 256;
 
 /// What the kernel text must know, by name.
-pub const GEOMETRY: [(&str, u32); 6] = [
+pub const GEOMETRY: [(&str, u32); 9] = [
     ("SIMD_WIDTH", SIMD_WIDTH),
     ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
     ("TILE_OUTPUTS", TILE_OUTPUTS),
-    ("TILE_SIMDGROUPS", TILE_SIMDGROUPS),
+    ("SIMDGROUP_OUTPUTS", SIMDGROUP_OUTPUTS),
+    ("ROUTER_ROWS", ROUTER_ROWS),
+    ("ROW_SIMDGROUPS", ROW_SIMDGROUPS),
+    ("ATTEND_SIMDGROUPS", ATTEND_SIMDGROUPS),
     ("ROW_THREADS", ROW_THREADS),
 ];
 
@@ -105,11 +114,22 @@ pub fn vector(outputs: u32) -> Launch {
     Launch::new([vector_threadgroups(outputs), 1, 1], VECTOR_SIMDGROUPS * SIMD_WIDTH)
 }
 
+/// A kernel in which a SIMD-group does one of so many items of `x`, for each of `y`.
+pub fn items(x: u32, y: u32) -> Launch {
+    Launch::new([x.div_ceil(ROW_SIMDGROUPS), y, 1], ROW_SIMDGROUPS * SIMD_WIDTH)
+}
+
 /// A dense matrix-matrix kernel.
 pub fn tiles(rows: u32, outputs: u32) -> Launch {
     let height = dense_tile_rows(rows);
-    Launch::new([outputs.div_ceil(TILE_OUTPUTS), rows.div_ceil(height), 1], TILE_SIMDGROUPS * SIMD_WIDTH)
-        .tile_rows(height)
+    tiled(outputs, rows.div_ceil(height), height)
+}
+
+/// A matrix-matrix kernel with so many tiles of so many rows. A SIMD-group computes 16 or 32 rows of 32 outputs: a tile
+/// of 16 rows has two SIMD-groups, a taller one four.
+pub fn tiled(outputs: u32, tiles: u32, tile_rows: u32) -> Launch {
+    let simdgroups = TILE_OUTPUTS / SIMDGROUP_OUTPUTS * (tile_rows / 16).min(2);
+    Launch::new([outputs.div_ceil(TILE_OUTPUTS), tiles, 1], simdgroups * SIMD_WIDTH).tile_rows(tile_rows)
 }
 
 /// Height of a dense matrix-matrix tile.

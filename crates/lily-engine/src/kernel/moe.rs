@@ -49,8 +49,7 @@ impl MoeDims {
 
     /// A grouped matrix-matrix kernel with so many outputs.
     fn expert_launch(&self, outputs: u32, tile_rows: u32) -> Launch {
-        let threads = launch::TILE_SIMDGROUPS * launch::SIMD_WIDTH;
-        Launch::new([outputs.div_ceil(launch::TILE_OUTPUTS), self.tiles(tile_rows), 1], threads).tile_rows(tile_rows)
+        launch::tiled(outputs, self.tiles(tile_rows), tile_rows)
     }
 
     /// Experts that the chunk is expected to touch under even routing.
@@ -99,7 +98,10 @@ kernel! {
             logits: write f32,
             shared: write f32,
         }
-        launch: |a| Launch::new([launch::vector_threadgroups(a.dims.experts + 1), a.dims.rows, 1], 256).formats(&[a.router_format, a.shared_format]),
+        launch: |a| {
+            let groups = [launch::vector_threadgroups(a.dims.experts + 1), a.dims.rows.div_ceil(launch::ROUTER_ROWS), 1];
+            Launch::new(groups, launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH).formats(&[a.router_format, a.shared_format])
+        },
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {
@@ -142,7 +144,7 @@ kernel! {
             experts: write u32,
             scores: write f32,
         }
-        launch: |a| Launch::new([a.dims.rows.div_ceil(4), 1, 1], 128),
+        launch: |a| launch::items(a.dims.rows, 1),
         cost: |a, _| Cost {
             activation_bytes: 4.0 * a.dims.rows as f64 * (a.dims.experts + 2 * a.dims.top_k) as f64,
             ..Cost::default()
