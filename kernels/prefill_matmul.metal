@@ -1,0 +1,91 @@
+// Norms and dense products of a prefill chunk.
+#include "functions.h"
+#include "tile.h"
+
+// A threadgroup norms one row.
+kernel void rms_norm(device const bfloat* x [[buffer(0)]],
+                     device const float* gain [[buffer(1)]],
+                     device bfloat* y [[buffer(2)]],
+                     constant RmsNormArgs& args [[buffer(3)]],
+                     uint3 group [[threadgroup_position_in_grid]],
+                     uint index [[thread_index_in_threadgroup]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float slots[ROW_THREADS / SIMD_WIDTH];
+    const ulong first = ulong(group.x) * args.width;
+    float square = 0.0f;
+    for (uint c = index; c < args.width; c += ROW_THREADS) {
+        const float value = float(x[first + c]);
+        square = fma(value, value, square);
+    }
+    const float sum = threadgroup_sum(square, slots, simdgroup, ROW_THREADS / SIMD_WIDTH, lane);
+    const float scale = precise::rsqrt(sum / float(args.width) + args.eps);
+    for (uint c = index; c < args.width; c += ROW_THREADS) y[first + c] = bfloat(float(x[first + c]) * scale * gain[c]);
+}
+
+kernel void matmul(device const bfloat* x [[buffer(0)]],
+                   device const uchar* codes [[buffer(1)]],
+                   device const uchar* scales [[buffer(2)]],
+                   device const uchar* biases [[buffer(3)]],
+                   device bfloat* y [[buffer(4)]],
+                   constant MatMulArgs& args [[buffer(5)]],
+                   uint3 group [[threadgroup_position_in_grid]],
+                   uint index [[thread_index_in_threadgroup]],
+                   uint simdgroup [[simdgroup_index_in_threadgroup]],
+                   uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup uint4 memory[TILE_MEMORY];
+    const StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
+    const uint first = group.y * TILE_ROWS;
+    const uint rows = min(args.rows - first, TILE_ROWS);
+    Store sink;
+    sink.y = y + ulong(first) * args.outputs;
+    sink.outputs = args.outputs;
+    multiply_tile<1>(m, m, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+                     dense_rows(x, args.cols, first), sink, memory);
+}
+
+kernel void matmul_add(device const bfloat* x [[buffer(0)]],
+                       device const uchar* codes [[buffer(1)]],
+                       device const uchar* scales [[buffer(2)]],
+                       device const uchar* biases [[buffer(3)]],
+                       device bfloat* h [[buffer(4)]],
+                       constant MatMulAddArgs& args [[buffer(5)]],
+                       uint3 group [[threadgroup_position_in_grid]],
+                       uint index [[thread_index_in_threadgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup uint4 memory[TILE_MEMORY];
+    const StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
+    const uint first = group.y * TILE_ROWS;
+    const uint rows = min(args.rows - first, TILE_ROWS);
+    Add sink;
+    sink.h = h + ulong(first) * args.outputs;
+    sink.outputs = args.outputs;
+    multiply_tile<1>(m, m, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+                     dense_rows(x, args.cols, first), sink, memory);
+}
+
+kernel void gate_up(device const bfloat* x [[buffer(0)]],
+                    device const uchar* gate_codes [[buffer(1)]],
+                    device const uchar* gate_scales [[buffer(2)]],
+                    device const uchar* gate_biases [[buffer(3)]],
+                    device const uchar* up_codes [[buffer(4)]],
+                    device const uchar* up_scales [[buffer(5)]],
+                    device const uchar* up_biases [[buffer(6)]],
+                    device bfloat* y [[buffer(7)]],
+                    constant GateUpArgs& args [[buffer(8)]],
+                    uint3 group [[threadgroup_position_in_grid]],
+                    uint index [[thread_index_in_threadgroup]],
+                    uint simdgroup [[simdgroup_index_in_threadgroup]],
+                    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup uint4 memory[TILE_MEMORY];
+    const StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, args.cols);
+    const StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, args.cols);
+    const uint first = group.y * TILE_ROWS;
+    const uint rows = min(args.rows - first, TILE_ROWS);
+    Gate sink;
+    sink.y = y + ulong(first) * args.outputs;
+    sink.outputs = args.outputs;
+    multiply_tile<2>(gate, up, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+                     dense_rows(x, args.cols, first), sink, memory);
+}

@@ -1,0 +1,167 @@
+// Matrix tiles: products of activations with stored matrices, dequantised on the way. A primitive owns its K loop and the
+// threadgroup memory; the kernel passes matrices, the place of the tile, where rows come from and where results go.
+//
+// A tile has 64 outputs and 16, 32 or 64 rows of activations. A SIMD-group computes 32 outputs of 16 or 32 of the rows.
+// Every element is the sum over K in steps of 8, ascending, in fp32, whatever the tile's height: a row's result does not
+// depend on the tile that it is in. Weights are rounded to bf16 after dequantisation.
+//
+// The arithmetic has one body for each kind of matrix hardware: `TileSums` of tile_simdgroup.h (every Apple GPU) and of
+// tile_tensor.h (Metal 4 tensor operations; the host defines LILY_TENSOR_OPS where the device has them).
+#pragma once
+#include "generated/args.h"
+#include "quant.h"
+
+// Steps of the K loop, in elements. A multiple of the steps of any body, and no longer than a group of codes.
+#define TILE_K 32
+// Elements from one row of a staged tile to the next: 16-byte aligned, rows spread over the memory banks.
+#define TILE_STRIDE 40
+// 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations.
+#define TILE_MEMORY (3 * 64 * TILE_STRIDE * 2 / 16)
+
+#if defined(LILY_TENSOR_OPS)
+#include "tile_tensor.h"
+#else
+#include "tile_simdgroup.h"
+#endif
+
+// Which tile, and who computes it.
+struct TilePlace {
+    // First row of the matrix that belongs to the product, its rows (outputs), and the tile's first output among them.
+    uint matrix_row;
+    uint outputs;
+    uint first_output;
+    // Rows of activations that the tile has.
+    uint rows;
+    // Thread and SIMD-group in the threadgroup, lane in the SIMD-group.
+    uint thread_index;
+    uint simdgroup;
+    uint lane;
+};
+
+// Dequantises one K step of 64 rows into `staged`. Rows past the last output repeat it; nobody uses their results.
+template <int Threads>
+inline void stage_weights(StoredMatrix m, TilePlace place, uint column, threadgroup bfloat* staged) {
+    // A unit is half a row's step: 16 elements.
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 128 / Threads; i++) {
+        const uint unit = place.thread_index + i * Threads;
+        const uint output = min(place.first_output + unit / 2, place.outputs - 1);
+        const uint row = place.matrix_row + output;
+        const uint first = column + unit % 2 * 16;
+        const Group group = load_group(m, row, first);
+        device const uchar* codes = row_codes(m, row);
+        threadgroup bfloat4* to = (threadgroup bfloat4*)(staged + unit / 2 * TILE_STRIDE + unit % 2 * 16);
+#pragma clang loop unroll(full)
+        for (int j = 0; j < 2; j++) {
+            const Float8 x = load_codes8(m.format, codes, first + 8 * j);
+            to[2 * j] = bfloat4(group.scale * x.low + group.bias);
+            to[2 * j + 1] = bfloat4(group.scale * x.high + group.bias);
+        }
+    }
+}
+
+// The product of a tile. `Strip` is the rows of a SIMD-group, 16 or 32; `Matrices` is 1 or 2, products of the same
+// activations. `source.row(i)` points to row i of the activations, 16-byte aligned; `sink.put(row, output, first, second)`
+// receives every result. All threads of the threadgroup call it.
+template <int Strip, int Matrices, int Threads, class Source, class Sink>
+inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
+                            threadgroup uint4* memory) {
+    threadgroup bfloat* weights = (threadgroup bfloat*)memory;
+    threadgroup bfloat* rows = weights + Matrices * 64 * TILE_STRIDE;
+    // Rows are copied in pieces of 8 elements, the same ones in every step by the same thread.
+    device const uint4* from[Strip / 16];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Strip / 16; i++) {
+        const uint piece = place.thread_index + i * Threads;
+        from[i] = (device const uint4*)source.row(min(piece / 4, place.rows - 1)) + piece % 4;
+    }
+    const uint strip_output = place.simdgroup % 2 * 32;
+    const uint strip_row = place.simdgroup / 2 * Strip;
+    const bool busy = strip_row < place.rows && place.first_output + strip_output < place.outputs;
+    TileSums<Strip, Matrices> sums;
+    sums.clear();
+    for (uint column = 0; column < first.cols; column += TILE_K) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        stage_weights<Threads>(first, place, column, weights);
+        if (Matrices == 2) stage_weights<Threads>(second, place, column, weights + 64 * TILE_STRIDE);
+#pragma clang loop unroll(full)
+        for (int i = 0; i < Strip / 16; i++) {
+            const uint piece = place.thread_index + i * Threads;
+            *(threadgroup uint4*)(rows + piece / 4 * TILE_STRIDE + piece % 4 * 8) = from[i][column / 8];
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (busy) sums.accumulate(weights + strip_output * TILE_STRIDE, rows + strip_row * TILE_STRIDE);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (busy) sums.finish(place, strip_row, strip_output, sink, (threadgroup float*)memory + place.simdgroup * 512);
+}
+
+// A tile of TILE_ROWS rows.
+template <int Matrices, class Source, class Sink>
+inline void multiply_tile(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
+                          threadgroup uint4* memory) {
+    if (TILE_ROWS == 64)
+        multiply_strips<32, Matrices, 128>(first, second, place, source, sink, memory);
+    else if (TILE_ROWS == 32)
+        multiply_strips<16, Matrices, 128>(first, second, place, source, sink, memory);
+    else
+        multiply_strips<16, Matrices, 64>(first, second, place, source, sink, memory);
+}
+
+// The place of a tile in a grid of tiles of outputs by tiles of rows.
+inline TilePlace tile_place(uint outputs, uint rows, uint output_tile, uint thread_index, uint simdgroup, uint lane) {
+    TilePlace place;
+    place.matrix_row = 0;
+    place.outputs = outputs;
+    place.first_output = output_tile * TILE_OUTPUTS;
+    place.rows = rows;
+    place.thread_index = thread_index;
+    place.simdgroup = simdgroup;
+    place.lane = lane;
+    return place;
+}
+
+// Where rows come from: neighbours.
+struct DenseRows {
+    device const bfloat* x;
+    uint cols;
+
+    device const bfloat* row(uint i) const thread { return x + ulong(i) * cols; }
+};
+
+// Where results go: stored as they are, added to what is there, or the gated activation of two.
+struct Store {
+    device bfloat* y;
+    uint outputs;
+
+    void put(uint row, uint output, float value, float) const thread {
+        y[ulong(row) * outputs + output] = bfloat(value);
+    }
+};
+
+struct Add {
+    device bfloat* h;
+    uint outputs;
+
+    void put(uint row, uint output, float value, float) const thread {
+        device bfloat* to = h + ulong(row) * outputs + output;
+        *to = bfloat(float(*to) + value);
+    }
+};
+
+struct Gate {
+    device bfloat* y;
+    uint outputs;
+
+    void put(uint row, uint output, float gate, float up) const thread {
+        y[ulong(row) * outputs + output] = bfloat(silu(gate) * up);
+    }
+};
+
+// Rows from row `first` on.
+inline DenseRows dense_rows(device const bfloat* x, uint cols, uint first) {
+    DenseRows rows;
+    rows.x = x + ulong(first) * cols;
+    rows.cols = cols;
+    return rows;
+}
