@@ -21,6 +21,7 @@ pub fn run(root: &Path) -> Result<()> {
     step("tidy", || tidy::run(root))?;
     step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("vocabulary of the real model", || vocabulary(root))?;
+    step("clang", clang)?;
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("test", || test(root))?;
     step("darwin", || darwin::run(root))?;
@@ -51,6 +52,26 @@ fn test(root: &Path) -> Result<()> {
         return cargo(root, &["nextest", "run", "--workspace", "--locked"]);
     }
     cargo(root, &["test", "--workspace", "--locked"])
+}
+
+/// Compiles kernel text for the software Metal; any of these will do.
+const CLANG: [&str; 4] = ["clang-19", "clang-20", "clang-21", "clang-22"];
+
+/// Installs clang from the distribution's packages, unless there is one. Kernel tests run on Linux on x86-64 only.
+fn clang() -> Result<()> {
+    let installed = || CLANG.iter().any(|name| quiet(Command::new(name).arg("--version")));
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || installed() {
+        return Ok(());
+    }
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        // Messages go where the other steps' go, so that stdout stays empty.
+        succeed(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdout(std::io::stderr()))
+    };
+    let tried =
+        apt(&["update", "-q"]).and_then(|()| apt(&["install", "-q", "-y", "--no-install-recommends", CLANG[0]]));
+    tried.context("kernel tests need clang-19 (Debian 12 has it); install it by hand if apt-get cannot")?;
+    if installed() { Ok(()) } else { bail!("apt-get installed {}, but it does not run", CLANG[0]) }
 }
 
 /// Makes the real model's tokenizer.json from its Python package, unless it is there.

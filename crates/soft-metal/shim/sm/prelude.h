@@ -1,0 +1,3 @@
+// Everything that a rewritten kernel file needs.
+#pragma once
+#include "launch.h"

@@ -1,0 +1,29 @@
+//! A software Metal, for tests: runs the kernel text that GPUs run, on a CPU, and refuses what a GPU would leave undefined.
+//!
+//! [`Library::compile`] turns a `.metal` file into a shared library by way of clang's OpenCL-C++ mode; [`Device::launch`]
+//! runs a kernel of it with a fiber per thread, 32 lanes to a SIMD-group. Errors name file and line of the kernel text.
+//! What this does not show: that Apple's compiler takes the text, ordering of memory between threadgroups, and speed.
+//!
+//! Linux on x86-64 only; elsewhere the crate is empty.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod abi;
+mod compile;
+mod fault;
+mod fiber;
+mod launch;
+mod library;
+mod memory;
+mod rewrite;
+mod signal;
+mod symbols;
+mod worker;
+
+pub use compile::{CompileError, Mode};
+pub use fault::Fault;
+pub use launch::{Binding, Device, Launch, Settings};
+pub use library::{BufferParameter, ConstantInfo, Element, KernelInfo, Library, Space};
+pub use memory::Buffer;
+pub use rewrite::{Place, RewriteError};
+pub use worker::{Counts, Divergence, Order};

@@ -1,0 +1,245 @@
+//! A compiled kernel file in this process.
+
+use crate::abi::{Entry, Parameter, Runtime};
+use crate::compile::{self, CompileError, Mode};
+use crate::symbols;
+use crate::worker;
+use std::ffi::{CStr, CString, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+/// Address space of a buffer parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// `device`.
+    Device,
+    /// `constant`.
+    Constant,
+}
+
+/// Element type of a buffer parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// 32-bit float.
+    Float,
+    /// 16-bit float.
+    Half,
+    /// bfloat16.
+    Bfloat,
+    /// 32-bit unsigned, atomic or not.
+    Uint,
+    /// 32-bit signed, atomic or not.
+    Int,
+    /// 8-bit unsigned.
+    Uchar,
+    /// 16-bit unsigned.
+    Ushort,
+    /// Anything else: structs and vectors.
+    Other,
+}
+
+/// A buffer parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferParameter {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its address space.
+    pub space: Space,
+    /// Whether the kernel may only read it.
+    pub is_const: bool,
+    /// Its element type.
+    pub element: Element,
+    /// Size of an element; of a struct, all of it.
+    pub element_bytes: u32,
+}
+
+/// What a kernel's text says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Its name for the host.
+    pub name: String,
+    /// Its buffers, by index.
+    pub buffers: Vec<BufferParameter>,
+    /// Indices of the function constants that it uses; they must be set at a launch.
+    pub constants: Vec<u32>,
+    /// File and line.
+    pub place: String,
+}
+
+impl KernelInfo {
+    /// The struct of arguments: the parameter in constant memory.
+    pub fn args(&self) -> Option<&BufferParameter> {
+        self.buffers.iter().find(|b| b.space == Space::Constant)
+    }
+}
+
+/// A function constant of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConstantInfo {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// A compiled file, ready for launches.
+pub struct Library {
+    handle: *mut c_void,
+    path: PathBuf,
+    kernels: Vec<(KernelInfo, Entry)>,
+    constants: Vec<ConstantInfo>,
+    set_constant: unsafe extern "C" fn(u32, u32),
+    mode: Mode,
+}
+
+// SAFETY: the handle and entries are addresses of code; what is mutable, the function constants, is guarded by `LAUNCHES`.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+/// Held during a launch: function constants are globals of a library, and a library is loaded once per process.
+static LAUNCHES: Mutex<()> = Mutex::new(());
+
+impl Library {
+    /// Compiles a file, or takes what was compiled before from the same text. `includes` are searched for headers.
+    ///
+    /// # Errors
+    /// If there is no compiler, or it or the rewriter refuses the text.
+    pub fn compile(source: &Path, includes: &[PathBuf], mode: Mode) -> Result<Self, CompileError> {
+        let compiled = compile::compile(source, includes, mode)?;
+        crate::signal::install();
+        let name = CString::new(compiled.library.as_os_str().as_encoded_bytes()).expect("a path without zero bytes");
+        // SAFETY: the library has no constructors but the instrumentation's empty one.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after a failed dlopen, dlerror gives a string.
+            let message = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(CompileError::Library(message.to_string_lossy().into_owned()));
+        }
+        let runtime = Runtime {
+            meet: worker::meet,
+            simdgroup_barrier: worker::simdgroup_barrier,
+            threadgroup_barrier: worker::threadgroup_barrier,
+            thread_index: worker::thread_index,
+            access: worker::access,
+        };
+        // SAFETY: the symbols have these types: see support.c and the rewriter's generated text.
+        let (init, set_constant) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, extern "C" fn(*const Runtime)>(symbol(handle, "sm_init")?),
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32, u32)>(symbol(handle, "sm_set_constant")?),
+            )
+        };
+        init(&runtime);
+        let mut kernels = Vec::new();
+        for kernel in &compiled.rewritten.kernels {
+            // SAFETY: as above; there is one description per parameter.
+            let (entry, described) = unsafe {
+                let entry = symbol(handle, &format!("sm_run_{}", kernel.name))?;
+                let parameters = symbol(handle, &format!("sm_parameters_{}", kernel.name))? as *const Parameter;
+                let described = std::slice::from_raw_parts(parameters, kernel.parameters.len());
+                (std::mem::transmute::<*mut c_void, Entry>(entry), described)
+            };
+            let info = KernelInfo {
+                name: kernel.name.clone(),
+                buffers: buffers(&kernel.parameters, described),
+                constants: kernel.constants.clone(),
+                place: kernel.place.to_string(),
+            };
+            kernels.push((info, entry));
+        }
+        let constants = compiled.rewritten.constants.iter();
+        let constants = constants.map(|c| ConstantInfo { index: c.index, name: c.name.clone() }).collect();
+        let path = compiled.library;
+        Ok(Self { handle, path, kernels, constants, set_constant, mode })
+    }
+
+    /// All kernels, in order of the text.
+    pub fn kernels(&self) -> impl Iterator<Item = &KernelInfo> {
+        self.kernels.iter().map(|(info, _)| info)
+    }
+
+    /// A kernel by its name for the host.
+    pub fn kernel(&self, name: &str) -> Option<&KernelInfo> {
+        self.kernels().find(|k| k.name == name)
+    }
+
+    /// All function constants of the file.
+    pub fn constants(&self) -> &[ConstantInfo] {
+        &self.constants
+    }
+
+    /// How it is instrumented.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<(&KernelInfo, Entry)> {
+        self.kernels.iter().find(|(info, _)| info.name == name).map(|(info, entry)| (info, *entry))
+    }
+
+    /// Sets function constants for a launch, which must end before the guard goes.
+    pub(crate) fn set_constants(&self, values: &[(u32, u32)]) -> MutexGuard<'static, ()> {
+        let guard = LAUNCHES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for (index, value) in values {
+            // SAFETY: no kernel runs, because this thread has the lock.
+            unsafe { (self.set_constant)(*index, *value) };
+        }
+        guard
+    }
+
+    /// File and line of the instruction at a code address.
+    pub(crate) fn line(&self, site: usize) -> String {
+        // SAFETY: a plain struct that the call fills.
+        let base = unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            if libc::dladdr(site as *const c_void, &mut info) == 0 { 0 } else { info.dli_fbase as usize }
+        };
+        let offset = site.wrapping_sub(base);
+        let line = symbols::lines(&self.path, &[offset as u64]).pop().flatten();
+        line.unwrap_or_else(|| format!("code offset {offset:#x}"))
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: opened once by this value; nothing of it is used afterwards.
+        unsafe { libc::dlclose(self.handle) };
+    }
+}
+
+fn symbol(handle: *mut c_void, name: &str) -> Result<*mut c_void, CompileError> {
+    let text = CString::new(name).expect("an identifier");
+    // SAFETY: an open library and a string.
+    let address = unsafe { libc::dlsym(handle, text.as_ptr()) };
+    if address.is_null() { Err(CompileError::Library(format!("{name} is missing"))) } else { Ok(address) }
+}
+
+fn buffers(names: &[String], described: &[Parameter]) -> Vec<BufferParameter> {
+    let mut buffers: Vec<BufferParameter> = names
+        .iter()
+        .zip(described)
+        .filter(|(_, p)| p.kind == 0)
+        .map(|(name, p)| BufferParameter {
+            name: name.clone(),
+            index: p.index,
+            space: if p.space == 2 { Space::Constant } else { Space::Device },
+            is_const: p.is_const != 0,
+            element: match p.element {
+                1 => Element::Float,
+                2 => Element::Half,
+                3 => Element::Bfloat,
+                4 => Element::Uint,
+                5 => Element::Int,
+                6 => Element::Uchar,
+                7 => Element::Ushort,
+                _ => Element::Other,
+            },
+            element_bytes: p.bytes,
+        })
+        .collect();
+    buffers.sort_by_key(|b| b.index);
+    buffers
+}

@@ -1,0 +1,594 @@
+//! One operating-system thread's emulator: runs the threads of a threadgroup as fibers, with SIMD-group semantics.
+//!
+//! A lane runs until it reaches a meeting of its SIMD-group or a barrier. A meeting is over when all lanes that have not
+//! returned stand at the same call; a threadgroup barrier when all threads do. What else happens is refused as a
+//! [`Halt`], or served and counted ([`Divergence::Serve`]). Which lane runs next is free, hence the [`Order`]s.
+
+use crate::abi::{self, Area, LANES, Launch, Meeting, SLOT_BYTES, Thread};
+use crate::fiber::{Stacks, resume, switch};
+use crate::memory::{PAGE, Region};
+use std::cell::Cell;
+use std::ptr::{addr_of_mut, null, null_mut};
+
+/// Most threads of a threadgroup.
+pub const THREADS_MAX: usize = 1024;
+/// Most bytes of threadgroup memory.
+pub const THREADGROUP_BYTES: usize = 32 << 10;
+
+/// Which of several runnable lanes, SIMD-groups and threadgroups goes first. Right kernels do not care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Lowest first.
+    Forward,
+    /// Highest first.
+    Reverse,
+    /// Drawn from this seed.
+    Random(u32),
+}
+
+/// What happens when lanes of a SIMD-group stand at different meetings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divergence {
+    /// The launch fails.
+    Refuse,
+    /// The lanes at one call meet among themselves, and it is counted.
+    Serve,
+}
+
+/// What a worker counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Meetings of SIMD-groups, barriers included.
+    pub meetings: u64,
+    /// Threadgroup barriers.
+    pub barriers: u64,
+    /// Meetings of fewer lanes than the SIMD-group started with.
+    pub divergent: u64,
+    /// Threads that ran.
+    pub threads: u64,
+    /// Bytes of threadgroup memory that the kernel declares.
+    pub threadgroup_bytes: u32,
+}
+
+/// Why a threadgroup was stopped; addresses are code addresses.
+#[derive(Clone, Copy, Debug)]
+pub enum Halt {
+    /// Lanes of a SIMD-group stand at different meetings, or one at a meeting and another at a threadgroup barrier.
+    Divergent { simdgroup: u32, site: usize, other: usize },
+    /// Lanes returned before a meeting of the others.
+    EarlyReturn { simdgroup: u32, site: usize },
+    /// Threads wait at different threadgroup barriers.
+    BarrierSites { site: usize, other: usize },
+    /// Threads returned before a threadgroup barrier of the others.
+    BarrierReturn { site: usize },
+    /// A lane brought too much.
+    SlotTooLarge { site: usize, bytes: u32 },
+    /// The processor refused an instruction.
+    Signal { number: i32, address: usize, site: usize, thread: u32 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runnable,
+    /// At a meeting of the SIMD-group.
+    Meeting,
+    /// At a threadgroup barrier.
+    Barrier,
+    Returned,
+}
+
+struct Lane {
+    stack: *mut u8,
+    value: *const u8,
+    site: usize,
+    bytes: u32,
+    meetings: u32,
+    state: State,
+    thread: Thread,
+}
+
+/// The lanes of one SIMD-group. Masks have a bit per lane.
+struct Group {
+    all: u32,
+    live: u32,
+    waiting: u32,
+    runnable: u32,
+    /// Where the first waiting lane waits, and whether another waits elsewhere.
+    site: usize,
+    bytes: u32,
+    mixed: bool,
+    area: Box<Area>,
+    lanes: [Lane; LANES],
+}
+
+/// The emulator of one operating-system thread.
+pub struct Worker {
+    scheduler: *mut u8,
+    group: *mut Group,
+    lane: *mut Lane,
+    halt: Option<Halt>,
+    /// Boxed, because fibers hold pointers to them while the list may grow.
+    #[allow(clippy::vec_box)]
+    groups: Vec<Box<Group>>,
+    stacks: Stacks,
+    arena: Region,
+    arena_used: u32,
+    entry: Option<abi::Entry>,
+    launch: Box<Launch>,
+    order: Order,
+    divergence: Divergence,
+    random: u32,
+    counts: Counts,
+}
+
+// SAFETY: the pointers lead into the worker's own memory, and are used only while it runs, on one thread.
+unsafe impl Send for Worker {}
+
+thread_local! {
+    /// The worker that runs on this thread, for calls from kernels and for signals.
+    static CURRENT: Cell<*mut Worker> = const { Cell::new(null_mut()) };
+}
+
+/// The worker that is running a fiber on this thread, or null.
+pub fn current() -> *mut Worker {
+    CURRENT.get()
+}
+
+impl Worker {
+    /// Reserves stacks and threadgroup memory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> std::io::Result<Self> {
+        // The arena lies between closed pages.
+        let arena = Region::reserve(THREADGROUP_BYTES + 2 * PAGE)?;
+        arena.open(PAGE, THREADGROUP_BYTES)?;
+        Ok(Self {
+            scheduler: null_mut(),
+            group: null_mut(),
+            lane: null_mut(),
+            halt: None,
+            groups: Vec::new(),
+            stacks: Stacks::reserve(THREADS_MAX)?,
+            arena,
+            arena_used: 0,
+            entry: None,
+            launch: Box::new(Launch { buffers: [0; abi::BUFFERS], threadgroups: [0; 3], threads: 0 }),
+            order: Order::Forward,
+            divergence: Divergence::Refuse,
+            random: 1,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Prepares for the threadgroups of a launch.
+    ///
+    /// # Errors
+    /// If the system has no memory for the stacks.
+    pub fn begin(
+        &mut self,
+        entry: abi::Entry,
+        launch: &Launch,
+        order: Order,
+        divergence: Divergence,
+    ) -> std::io::Result<()> {
+        let threads = launch.threads as usize;
+        self.stacks.open(threads)?;
+        while self.groups.len() < threads.div_ceil(LANES) {
+            self.groups.push(Group::new());
+        }
+        self.entry = Some(entry);
+        *self.launch = *launch;
+        self.order = order;
+        self.divergence = divergence;
+        self.random = if let Order::Random(seed) = order { seed | 1 } else { 1 };
+        self.counts = Counts::default();
+        self.arena_used = 0;
+        Ok(())
+    }
+
+    /// What was counted since [`Worker::begin`].
+    pub fn counts(&self) -> Counts {
+        Counts { threadgroup_bytes: self.arena_used, ..self.counts }
+    }
+
+    /// Addresses of threadgroup memory.
+    pub fn arena(&self) -> std::ops::Range<usize> {
+        let start = self.arena.start() + PAGE;
+        start..start + THREADGROUP_BYTES
+    }
+
+    /// Stacks of the fibers.
+    pub fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    /// Runs one threadgroup to its end.
+    ///
+    /// # Errors
+    /// Why it was stopped.
+    ///
+    /// # Safety
+    /// The kernel may do anything to the memory of its bindings, which must stay valid meanwhile.
+    pub unsafe fn run(&mut self, position: [u32; 3]) -> Result<(), Halt> {
+        // SAFETY: fresh threadgroup memory is poison; the arena is open and nobody else uses it.
+        unsafe { std::ptr::write_bytes(self.arena().start as *mut u8, 0xff, THREADGROUP_BYTES) };
+        self.prepare(position);
+        self.halt = None;
+        let before = CURRENT.replace(self);
+        // SAFETY: the caller vouches for the kernel's memory.
+        let result = unsafe { schedule(self) };
+        CURRENT.set(before);
+        self.counts.threads += self.launch.threads as u64;
+        result
+    }
+
+    /// Puts every thread at the start of the kernel.
+    fn prepare(&mut self, position: [u32; 3]) {
+        let threads = self.launch.threads as usize;
+        let count = threads.div_ceil(LANES);
+        let arena = self.arena().start as u64;
+        for (g, group) in self.groups.iter_mut().take(count).enumerate() {
+            let lanes = (threads - g * LANES).min(LANES);
+            group.all = if lanes == LANES { u32::MAX } else { (1 << lanes) - 1 };
+            (group.live, group.runnable, group.waiting, group.mixed) = (group.all, group.all, 0, false);
+            for (i, lane) in group.lanes.iter_mut().take(lanes).enumerate() {
+                let index = g * LANES + i;
+                lane.state = State::Runnable;
+                lane.meetings = 0;
+                // SAFETY: `begin` has opened this many stacks, and none is in use between threadgroups.
+                lane.stack = unsafe { self.stacks.prepare(index, fiber) };
+                lane.thread = Thread {
+                    lane: i as u32,
+                    simdgroup: g as u32,
+                    index: index as u32,
+                    simdgroups: count as u32,
+                    group: position,
+                    reserved: 0,
+                    launch: &raw const *self.launch,
+                    arena,
+                    arena_used: &raw mut self.arena_used,
+                };
+            }
+        }
+    }
+
+    fn draw(&mut self) -> u32 {
+        self.random = self.random.wrapping_mul(1664525).wrapping_add(1013904223);
+        self.random >> 8
+    }
+
+    /// A lane of a mask that is not empty.
+    fn pick(&mut self, mask: u32) -> usize {
+        match self.order {
+            Order::Forward => mask.trailing_zeros() as usize,
+            Order::Reverse => 31 - mask.leading_zeros() as usize,
+            Order::Random(_) => {
+                let mut mask = mask;
+                for _ in 0..self.draw() % mask.count_ones() {
+                    mask &= mask - 1;
+                }
+                mask.trailing_zeros() as usize
+            }
+        }
+    }
+}
+
+impl Group {
+    fn new() -> Box<Self> {
+        let thread = Thread {
+            lane: 0,
+            simdgroup: 0,
+            index: 0,
+            simdgroups: 0,
+            group: [0; 3],
+            reserved: 0,
+            launch: null(),
+            arena: 0,
+            arena_used: null_mut(),
+        };
+        let lane = |_| Lane {
+            stack: null_mut(),
+            value: null(),
+            site: 0,
+            bytes: 0,
+            meetings: 0,
+            state: State::Returned,
+            thread,
+        };
+        // SAFETY: all-zero bytes are a value of this plain struct.
+        let area = unsafe { Box::<Area>::new_zeroed().assume_init() };
+        let lanes = std::array::from_fn(lane);
+        Box::new(Self { all: 0, live: 0, waiting: 0, runnable: 0, site: 0, bytes: 0, mixed: false, area, lanes })
+    }
+
+    /// Ends a meeting of the lanes of a mask: gathers what they brought and lets them run on.
+    unsafe fn release(&mut self, mask: u32) {
+        self.area.mask = mask;
+        self.area.done = 0;
+        let mut rest = mask;
+        while rest != 0 {
+            let i = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let lane = &mut self.lanes[i];
+            let bytes = lane.bytes as usize;
+            let slot = self.area.slots[i * bytes..].as_mut_ptr();
+            // SAFETY: the lane waits, so that what it brought stays on its stack; slots are apart by its size.
+            unsafe {
+                if bytes == 4 {
+                    slot.cast::<u32>().write_unaligned(lane.value.cast::<u32>().read_unaligned());
+                } else {
+                    std::ptr::copy_nonoverlapping(lane.value, slot, bytes);
+                }
+            }
+            lane.state = State::Runnable;
+            lane.meetings += 1;
+        }
+        self.waiting &= !mask;
+        self.runnable |= mask;
+        self.mixed = false;
+    }
+}
+
+/// Runs all fibers of the prepared threadgroup.
+unsafe fn schedule(worker: *mut Worker) -> Result<(), Halt> {
+    // SAFETY: only this thread uses the worker. Fibers change it while they run, which is why no reference to it is kept
+    // across a switch.
+    unsafe {
+        let count = ((*worker).launch.threads as usize).div_ceil(LANES);
+        loop {
+            let (mut alive, mut progress) = (false, false);
+            let first = if let Order::Random(_) = (*worker).order { (*worker).draw() as usize } else { 0 };
+            for i in 0..count {
+                let index = match (*worker).order {
+                    Order::Forward => i,
+                    Order::Reverse => count - 1 - i,
+                    Order::Random(_) => (first + i) % count,
+                };
+                let group: *mut Group = &raw mut *(&mut (*worker).groups)[index];
+                progress |= run_group(worker, group)?;
+                alive |= (*group).live != 0;
+            }
+            if !alive {
+                return Ok(());
+            }
+            if !progress {
+                pass_barrier(worker, count)?;
+            }
+        }
+    }
+}
+
+/// Runs a SIMD-group until all of its lanes have returned or wait for the threadgroup; in random order, until its lanes
+/// first give way to the other groups. Says whether anything ran.
+unsafe fn run_group(worker: *mut Worker, group: *mut Group) -> Result<bool, Halt> {
+    let mut progress = false;
+    // SAFETY: as in `schedule`.
+    unsafe {
+        loop {
+            if (*group).runnable != 0 {
+                progress = true;
+                let lane = (*worker).pick((*group).runnable);
+                (*worker).group = group;
+                (*worker).lane = &raw mut (*group).lanes[lane];
+                switch(&raw mut (*worker).scheduler, (*(*worker).lane).stack);
+                if let Some(halt) = (*worker).halt {
+                    return Err(halt);
+                }
+                if let Order::Random(_) = (*worker).order {
+                    return Ok(true);
+                }
+            } else if (*group).waiting != 0 {
+                diverge(worker, group)?;
+            } else {
+                return Ok(progress);
+            }
+        }
+    }
+}
+
+/// No lane of the group can run and they do not stand at one meeting: refuses, or serves the lanes at one of the calls.
+unsafe fn diverge(worker: *mut Worker, group: *mut Group) -> Result<(), Halt> {
+    // SAFETY: as in `schedule`.
+    unsafe {
+        let (worker, group) = (&mut *worker, &mut *group);
+        let waiting = || (0..LANES).filter(|i| group.waiting >> i & 1 == 1);
+        // Who is furthest behind goes first, so that lanes come together again.
+        let Some(first) = waiting().min_by_key(|i| (group.lanes[*i].meetings, group.lanes[*i].site)) else {
+            return Ok(());
+        };
+        let site = group.lanes[first].site;
+        if worker.divergence == Divergence::Refuse {
+            let elsewhere = (0..LANES).filter(|i| group.live >> i & 1 == 1).find(|i| group.lanes[*i].site != site);
+            let simdgroup = group.lanes[first].thread.simdgroup;
+            return Err(match elsewhere {
+                Some(i) => Halt::Divergent { simdgroup, site, other: group.lanes[i].site },
+                None => Halt::EarlyReturn { simdgroup, site },
+            });
+        }
+        let mask = waiting().filter(|i| group.lanes[*i].site == site).fold(0, |mask, i| mask | 1 << i);
+        worker.counts.divergent += 1;
+        worker.counts.meetings += 1;
+        group.release(mask);
+        Ok(())
+    }
+}
+
+/// All threads wait at threadgroup barriers, or have returned: lets them pass if it is one barrier.
+unsafe fn pass_barrier(worker: *mut Worker, count: usize) -> Result<(), Halt> {
+    // SAFETY: as in `schedule`.
+    unsafe {
+        let worker = &mut *worker;
+        let mut site = None;
+        for group in &worker.groups[..count] {
+            for (i, lane) in group.lanes.iter().enumerate().filter(|(i, _)| group.live >> i & 1 == 1) {
+                debug_assert!(lane.state == State::Barrier, "lane {i} waits");
+                match site {
+                    None => site = Some(lane.site),
+                    Some(site) if site != lane.site => return Err(Halt::BarrierSites { site, other: lane.site }),
+                    Some(_) => {}
+                }
+            }
+        }
+        let returned = worker.groups[..count].iter().any(|g| g.live != g.all);
+        if let (Some(site), true, Divergence::Refuse) = (site, returned, worker.divergence) {
+            return Err(Halt::BarrierReturn { site });
+        }
+        worker.counts.barriers += 1;
+        for group in &mut worker.groups[..count] {
+            let live = group.live;
+            group.lanes.iter_mut().enumerate().filter(|(i, _)| live >> i & 1 == 1).for_each(|(_, lane)| {
+                lane.state = State::Runnable;
+            });
+            group.runnable = live;
+        }
+        Ok(())
+    }
+}
+
+/// What every fiber starts with.
+unsafe extern "C" fn fiber() -> ! {
+    // SAFETY: a fiber runs only while a worker runs; `begin` has set the entry.
+    unsafe {
+        let worker = current();
+        let lane = (*worker).lane;
+        if let Some(entry) = (*worker).entry {
+            entry(&raw const (*lane).thread);
+        }
+        let (worker, group) = (current(), (*current()).group);
+        let bit = 1 << (*lane).thread.lane;
+        (*lane).state = State::Returned;
+        (*lane).site = 0;
+        (*group).live &= !bit;
+        (*group).runnable &= !bit;
+        leave(worker, group, lane);
+        // A fiber that has returned is never switched to.
+        std::process::abort()
+    }
+}
+
+/// Switches from a lane that cannot run to the next that can, or to the scheduler.
+#[inline]
+unsafe fn leave(worker: *mut Worker, group: *mut Group, lane: *mut Lane) {
+    // SAFETY: the caller's lane is the current one; a runnable lane's stack was saved or prepared.
+    unsafe {
+        let to = if (*group).runnable != 0 {
+            let next = (*worker).pick((*group).runnable);
+            (*worker).lane = &raw mut (*group).lanes[next];
+            (*(*worker).lane).stack
+        } else {
+            (*worker).scheduler
+        };
+        switch(&raw mut (*lane).stack, to);
+    }
+}
+
+/// Stops the launch from within a fiber.
+unsafe fn stop(worker: *mut Worker, halt: Halt) -> ! {
+    // SAFETY: the scheduler's stack was saved when it entered the fiber.
+    unsafe {
+        (*worker).halt = Some(halt);
+        resume((*worker).scheduler)
+    }
+}
+
+/// The current lane waits at a meeting.
+#[inline]
+unsafe fn arrive(value: *const u8, bytes: u32, site: usize) -> (*mut Group, *mut Lane) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let worker = current();
+        let (group, lane) = ((*worker).group, (*worker).lane);
+        if bytes as usize > SLOT_BYTES {
+            stop(worker, Halt::SlotTooLarge { site, bytes });
+        }
+        ((*lane).value, (*lane).bytes, (*lane).site, (*lane).state) = (value, bytes, site, State::Meeting);
+        let bit = 1 << (*lane).thread.lane;
+        (*group).runnable &= !bit;
+        if (*group).waiting == 0 {
+            ((*group).site, (*group).bytes) = (site, bytes);
+        } else if (*group).site != site || (*group).bytes != bytes {
+            (*group).mixed = true;
+        }
+        (*group).waiting |= bit;
+        if (*group).waiting == (*group).all && !(*group).mixed {
+            (*worker).counts.meetings += 1;
+            (*group).release((*group).all);
+            match (*worker).order {
+                // The last to come goes on; in random order it now and then lets another group go first.
+                Order::Random(_) if (*worker).draw().is_multiple_of(4) => {
+                    switch(&raw mut (*lane).stack, (*worker).scheduler)
+                }
+                _ => {}
+            }
+        } else {
+            leave(worker, group, lane);
+        }
+        (group, lane)
+    }
+}
+
+/// Entry of the run time: see shim/sm/abi.h.
+///
+/// # Safety
+/// Called from a kernel that a worker runs.
+pub unsafe extern "C" fn meet(value: *const u8, bytes: u32, site: usize) -> Meeting {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let (group, lane) = arrive(value, bytes, site);
+        Meeting { area: addr_of_mut!(*(*group).area), lane: (*lane).thread.lane as u64 }
+    }
+}
+
+/// Entry of the run time: a meeting at which nobody brings anything.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn simdgroup_barrier(_flags: u32, site: usize) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe { arrive(null(), 0, site) };
+}
+
+/// Entry of the run time: waits for the threadgroup.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn threadgroup_barrier(_flags: u32, site: usize) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let worker = current();
+        let (group, lane) = ((*worker).group, (*worker).lane);
+        ((*lane).site, (*lane).state) = (site, State::Barrier);
+        (*group).runnable &= !(1 << (*lane).thread.lane);
+        leave(worker, group, lane);
+    }
+}
+
+/// Entry of the run time: index of the thread in its threadgroup.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn thread_index() -> u32 {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe { (*(*current()).lane).thread.index }
+}
+
+/// Stops the launch because the processor refused an instruction of the running fiber. Returns where to go on: the stack
+/// pointer for [`resume`].
+///
+/// # Safety
+/// Called from a signal handler while the current worker runs a fiber.
+pub unsafe fn interrupt(worker: *mut Worker, number: i32, address: usize, site: usize) -> *mut u8 {
+    // SAFETY: the handler runs on the worker's thread; the fiber will not go on.
+    unsafe {
+        let thread = (*(*worker).lane).thread.index;
+        (*worker).halt = Some(Halt::Signal { number, address, site, thread });
+        (*worker).scheduler
+    }
+}
+
+/// Entry of the run time for instrumented code: a memory access.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn access(_address: usize, _bytes: usize, _kind: u32, _site: usize) {}
