@@ -72,7 +72,7 @@ struct Operands {
     vec<C, 2> c;
 };
 
-// Row-major 8x8 floats of one operand of all lanes.
+// Row-major 8x8 floats of one operand of all lanes: lane l holds elements 2l and 2l + 1.
 template <class T, int Stride>
 SM_INLINE void spread(const uchar* elements, float* out) {
     for (uint l = 0; l < 32; l++) {
@@ -82,11 +82,31 @@ SM_INLINE void spread(const uchar* elements, float* out) {
     }
 }
 
+// a * b + c of all lanes into the result, summed in float with k ascending.
+template <class A, class B, class C>
+SM_OUTLINE void multiply_slots(SmArea* area) {
+    typedef Operands<A, B, C> Each;
+    float left[64], right[64], sum[64];
+    spread<A, sizeof(Each)>(area->slots + __builtin_offsetof(Each, a), left);
+    spread<B, sizeof(Each)>(area->slots + __builtin_offsetof(Each, b), right);
+    spread<C, sizeof(Each)>(area->slots + __builtin_offsetof(Each, c), sum);
+    typedef vec<float, 8> Row;
+    Row rows[8];
+    for (int k = 0; k < 8; k++) __builtin_memcpy(&rows[k], right + 8 * k, sizeof(Row));
+    for (int i = 0; i < 8; i++) {
+        Row row;
+        __builtin_memcpy(&row, sum + 8 * i, sizeof(Row));
+        for (int k = 0; k < 8; k++) row = __builtin_elementwise_fma((Row)left[8 * i + k], rows[k], row);
+        __builtin_memcpy(area->result + 32 * i, &row, sizeof(Row));
+    }
+    area->done = 1;
+}
+
 } // namespace sm
 
 namespace metal {
 
-// d = a * b + c, summed in float with k ascending. The first lane to run on computes the product for all.
+// d = a * b + c.
 template <class D, class A, class B, class C>
 SM_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a,
                                              simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
@@ -94,24 +114,9 @@ SM_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d
     typedef sm::Operands<A, B, C> Operands;
     Operands mine = {a.sm_elements, b.sm_elements, c.sm_elements};
     sm::Met<Operands> m = sm::meet(mine);
-    float* sum = (float*)m.area->result;
-    if (!m.area->done) {
-        // Fragment l holds elements 2l and 2l + 1 of the row-major tile.
-        float left[64], right[64];
-        const uchar* slots = m.area->slots;
-        sm::spread<A, sizeof(Operands)>(slots + __builtin_offsetof(Operands, a), left);
-        sm::spread<B, sizeof(Operands)>(slots + __builtin_offsetof(Operands, b), right);
-        sm::spread<C, sizeof(Operands)>(slots + __builtin_offsetof(Operands, c), sum);
-        for (int i = 0; i < 8; i++) {
-            float row[8];
-            for (int j = 0; j < 8; j++) row[j] = sum[8 * i + j];
-            for (int k = 0; k < 8; k++)
-                for (int j = 0; j < 8; j++) row[j] = __builtin_fmaf(left[8 * i + k], right[8 * k + j], row[j]);
-            for (int j = 0; j < 8; j++) sum[8 * i + j] = row[j];
-        }
-        m.area->done = 1;
-    }
-    d.sm_elements = vec<D, 2>{(D)sum[2 * m.lane], (D)sum[2 * m.lane + 1]};
+    if (!m.area->done) sm::multiply_slots<A, B, C>(m.area);
+    const float* sum = (const float*)m.area->result + 2 * m.lane;
+    d.sm_elements = vec<D, 2>{(D)sum[0], (D)sum[1]};
 }
 
 template <class D, class A, class B>

@@ -22,7 +22,6 @@ struct Met {
     uint lane;
 
     const T* slots() const { return (const T*)area->slots; }
-    T* result() const { return (T*)area->result; }
     bool has(uint i) const { return i < 32 && (mask >> i & 1); }
     // What lane i brought. What an absent lane brings is undefined in Metal; here it is poison.
     T of(uint i) const { return has(i) ? slots()[i] : poison<T>(); }
@@ -44,25 +43,32 @@ constexpr constant bool in_simd = has_order<T> && sizeof(element_t<T>) <= 4 && !
 #define SM_SIMD_TYPE(T)                                                                                                \
     static_assert(sm::in_simd<T>, "SIMD-group functions take float, half and integers of at most 32 bits");
 
-// Reduction of the present lanes: neighbours at half the distance first, as a tree. The first lane to run on does it.
+// What the first lane to run on does for all. Not inlined, because kernels have hundreds of calls; not instrumented,
+// because it touches nothing of the kernel's.
+#define SM_OUTLINE __attribute__((noinline, no_sanitize("thread", "alignment", "array-bounds")))
+
+// Combines what the present lanes brought: neighbours at half the distance first, as a tree.
+template <class T, class F>
+SM_OUTLINE void reduce_slots(SmArea* area, F f) {
+    T v[32];
+    int count = 0;
+    for (uint i = 0; i < 32; i++)
+        if (area->mask >> i & 1) v[count++] = ((const T*)area->slots)[i];
+    while (count > 1) {
+        int half_count = (count + 1) / 2;
+        for (int i = 0; i + half_count < count; i++) v[i] = f(v[i], v[i + half_count]);
+        count = half_count;
+    }
+    *(T*)area->result = v[0];
+    area->done = 1;
+}
+
 template <class T, class F>
 SM_INLINE T reduce(T value, F f) {
     SM_SIMD_TYPE(T)
     Met<T> m = meet(value);
-    if (!m.area->done) {
-        T v[32];
-        int count = 0;
-        for (uint i = 0; i < 32; i++)
-            if (m.has(i)) v[count++] = m.slots()[i];
-        while (count > 1) {
-            int half_count = (count + 1) / 2;
-            for (int i = 0; i + half_count < count; i++) v[i] = f(v[i], v[i + half_count]);
-            count = half_count;
-        }
-        *m.result() = v[0];
-        m.area->done = 1;
-    }
-    return *m.result();
+    if (!m.area->done) reduce_slots<T>(m.area, f);
+    return *(const T*)m.area->result;
 }
 
 // f over the present lanes before this one, starting from `identity`, and this one too if `inclusive`.
