@@ -3,14 +3,15 @@
 //! A caller hands a session the full token sequence it wants; the engine decides what to reuse, extend or rebuild, runs
 //! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
 
-use crate::backend::cpu::{Cpu, CpuMode};
-use crate::backend::{Backend, BackendError};
+use crate::backend::cpu::{CpuDevice, CpuMode};
+use crate::backend::{Backend, BackendChoice, BackendError, Device, Program};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
-use crate::memory::{MemoryPlan, available_bytes};
-use crate::model::{Model, Traits};
-use crate::plan::Plan;
+use crate::memory::MemoryPlan;
+use crate::model::{DecodeClass, Model};
 use crate::session::Session;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub struct EngineOptions {
     pub context_tokens: usize,
     /// Longest prefill chunk, in tokens.
     pub chunk_tokens: usize,
+    /// What to compute on.
+    pub backend: BackendChoice,
     /// Threads of the CPU backend.
     pub threads: usize,
     /// Code that the CPU backend runs.
@@ -33,8 +36,24 @@ impl EngineOptions {
         Self {
             context_tokens: 4096,
             chunk_tokens: 512,
+            backend: BackendChoice::Auto,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: CpuMode::Fast(crate::backend::cpu::isa::Isa::detect()),
+        }
+    }
+
+    /// The device that was chosen.
+    ///
+    /// # Errors
+    /// If this machine does not have it.
+    pub fn device(&self) -> Result<Box<dyn Device>, BackendError> {
+        match self.backend {
+            BackendChoice::Auto | BackendChoice::Cpu => {
+                Ok(Box::new(CpuDevice { mode: self.cpu, threads: self.threads }))
+            }
+            BackendChoice::Metal => {
+                Err(BackendError::NoMetal { system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) })
+            }
         }
     }
 }
@@ -46,13 +65,15 @@ pub enum EngineError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The model and one session do not fit into memory.
-    #[error("not enough memory for this model:\n{plan}\navailable: {:.2} GB; ask for a shorter context (--context) or use a smaller model",
+    #[error("not enough memory for this model:\n{plan}\n{limit}: {:.2} GB; ask for a shorter context (--context) or use a smaller model",
         *available_bytes as f64 / 1e9)]
     Memory {
         /// What would be needed.
         plan: MemoryPlan,
         /// What there is.
         available_bytes: usize,
+        /// Whose limit that is.
+        limit: &'static str,
     },
     /// The context asked for is longer than the model was made for.
     #[error("a context of {asked} tokens was asked for, but this model was made for at most {limit}")]
@@ -100,31 +121,56 @@ pub struct Engine {
     model: Model,
     memory: MemoryPlan,
     backend: Box<dyn Backend>,
-    decode: Plan,
+    programs: HashMap<ProgramKey, Program>,
+}
+
+/// Programs that are kept: those of steps that come again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ProgramKey {
+    /// A chunk of the full length, with or without logits.
+    Chunk { logits: bool },
+    /// A decode step.
+    Decode(DecodeClass),
+}
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StepKind {
+    /// Tokens of a prompt; logits of the last one if asked for.
+    Prompt { logits: bool },
+    /// One token after the prompt, with logits.
+    Decode,
 }
 
 impl Engine {
-    /// Puts a checkpoint on the CPU.
+    /// Puts a checkpoint on the device that the options choose.
     ///
     /// # Errors
-    /// If the model does not fit, with the numbers.
+    /// If there is no such device, or the model does not fit, with the numbers.
     pub fn new(checkpoint: Checkpoint, options: &EngineOptions) -> Result<Self, EngineError> {
+        Self::on(options.device()?, checkpoint, options)
+    }
+
+    /// Puts a checkpoint on a device.
+    ///
+    /// # Errors
+    /// If the model does not fit, with the numbers, or the device fails.
+    pub fn on(device: Box<dyn Device>, checkpoint: Checkpoint, options: &EngineOptions) -> Result<Self, EngineError> {
         let limit = checkpoint.weights.shape.max_context_tokens;
         if options.context_tokens > limit {
             return Err(EngineError::ContextLimit { asked: options.context_tokens, limit });
         }
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
-        let model = Model::new(&checkpoint.weights, Traits::CPU, chunk_tokens, options.context_tokens);
+        let model = Model::new(&checkpoint.weights, device.traits(), chunk_tokens, options.context_tokens);
         let memory = MemoryPlan::new(&checkpoint, &model);
-        if let Some(available_bytes) = available_bytes()
-            && memory.total_bytes() > available_bytes
+        if let Some(most) = device.memory()
+            && memory.total_bytes() > most.bytes
         {
-            return Err(EngineError::Memory { plan: memory, available_bytes });
+            return Err(EngineError::Memory { plan: memory, available_bytes: most.bytes, limit: most.limit });
         }
         let checkpoint = Arc::new(checkpoint);
-        let backend = Cpu::new(Arc::clone(&checkpoint), &model.table, options.cpu, options.threads)?;
-        let decode = model.decode(0, false);
-        Ok(Self { checkpoint, model, memory, backend: Box::new(backend), decode })
+        let backend = device.load(Arc::clone(&checkpoint), &model.table)?;
+        Ok(Self { checkpoint, model, memory, backend, programs: HashMap::new() })
     }
 
     /// The checkpoint it was loaded from.
@@ -172,7 +218,8 @@ impl Engine {
     /// are passed. `progress` is called between chunks with the tokens done and wanted, and may stop.
     ///
     /// # Errors
-    /// If the tokens do not fit the context or the vocabulary; the session is then unchanged.
+    /// If the tokens do not fit the context or the vocabulary; the session is then unchanged. If the device fails; the
+    /// session is then empty.
     pub fn advance(
         &mut self,
         session: &mut Session,
@@ -191,7 +238,7 @@ impl Engine {
             }
             let boundary = boundaries.iter().copied().find(|&b| b > done).unwrap_or(usize::MAX);
             let end = tokens.len().min(done + self.model.chunk_tokens).min(boundary);
-            self.step(session, &tokens[done..end], end == tokens.len());
+            self.step(session, &tokens[done..end], StepKind::Prompt { logits: end == tokens.len() })?;
             if end == boundary && end < tokens.len() {
                 session.take_snapshot(&self.model);
             }
@@ -205,12 +252,12 @@ impl Engine {
     /// Extends `session` by one token; its logits are in the session afterwards.
     ///
     /// # Errors
-    /// If the context is full or the id unknown; the session is then unchanged.
+    /// If the context is full or the id unknown; the session is then unchanged. If the device fails; the session is then
+    /// empty.
     pub fn decode(&mut self, session: &mut Session, token: u32) -> Result<(), EngineError> {
         self.check_fit(session.tokens().len() + 1)?;
         self.check_ids(&[token])?;
-        self.step(session, &[token], true);
-        Ok(())
+        self.step(session, &[token], StepKind::Decode)
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
@@ -234,20 +281,48 @@ impl Engine {
         }
     }
 
-    /// Runs one plan: a decode step for one token with logits, a prefill chunk otherwise.
-    fn step(&mut self, session: &mut Session, tokens: &[u32], logits: bool) {
+    /// Extends the session by `tokens`; a session whose step failed on the device is emptied.
+    fn step(&mut self, session: &mut Session, tokens: &[u32], kind: StepKind) -> Result<(), EngineError> {
         let scratch = &self.model.scratch;
         let step = Step { position: session.tokens().len() as u32, window: session.window };
         self.backend.write(scratch.step, bytemuck::bytes_of(&step));
         self.backend.write(scratch.tokens.first(4 * tokens.len()), bytemuck::cast_slice(tokens));
-        if tokens.len() == 1 && logits {
-            self.backend.run(&self.decode, session.state.as_mut());
-        } else {
-            self.backend.run(&self.model.prefill(tokens.len(), logits), session.state.as_mut());
+        let run = self.run(session, tokens.len(), kind).and_then(|()| self.backend.wait());
+        if let Err(error) = run {
+            session.clear(&self.model);
+            return Err(error.into());
         }
         session.extend(tokens);
-        if logits {
-            self.backend.read(scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));
+        if kind != (StepKind::Prompt { logits: false }) {
+            self.backend.read(self.model.scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));
         }
+        Ok(())
+    }
+
+    /// Starts the plan of a step.
+    fn run(&mut self, session: &mut Session, rows: usize, kind: StepKind) -> Result<(), BackendError> {
+        let model = &self.model;
+        let class = model.decode_class(session.tokens().len());
+        let key = match kind {
+            StepKind::Decode => ProgramKey::Decode(class),
+            StepKind::Prompt { logits: true } if rows == 1 && model.traits.decode_is_prefill => {
+                ProgramKey::Decode(class)
+            }
+            StepKind::Prompt { logits } if rows == model.chunk_tokens => ProgramKey::Chunk { logits },
+            StepKind::Prompt { logits } => {
+                return self.backend.run(&model.prefill(rows, logits), session.state.as_mut());
+            }
+        };
+        let program = match self.programs.entry(key) {
+            Entry::Occupied(kept) => kept.into_mut(),
+            Entry::Vacant(place) => {
+                let plan = match key {
+                    ProgramKey::Decode(_) => model.decode(session.tokens().len(), false),
+                    ProgramKey::Chunk { logits } => model.prefill(rows, logits),
+                };
+                place.insert(self.backend.prepare(plan)?)
+            }
+        };
+        self.backend.submit(program, session.state.as_mut())
     }
 }

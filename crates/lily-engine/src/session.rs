@@ -77,14 +77,19 @@ impl Session {
                     at += slot.bytes;
                 }
             }
-            None => {
-                self.tokens.clear();
-                self.window = 0;
-                recurrent_slots(model).for_each(|slot| self.state.write(slot, &vec![0; slot.bytes]));
-            }
+            None => self.clear(model),
         }
         self.logits_valid = false;
         self.tokens.len()
+    }
+
+    /// Becomes empty.
+    pub(crate) fn clear(&mut self, model: &Model) {
+        self.tokens.clear();
+        self.snapshots.clear();
+        self.window = 0;
+        self.logits_valid = false;
+        recurrent_slots(model).for_each(|slot| self.state.write(slot, &vec![0; slot.bytes]));
     }
 
     /// Remembers the recurrent state at the current position.

@@ -120,7 +120,8 @@ impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let code = match error {
             BackendError::OutOfMemory { .. } => MEMORY,
-            BackendError::Isa(_) => BACKEND,
+            BackendError::Unknown { .. } => USAGE,
+            BackendError::Isa(_) | BackendError::NoMetal { .. } => BACKEND,
         };
         Self::new(code, error)
     }

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::model::{Caches, Model};
 use crate::{nano, output};
 use clap::Args;
+use lily_engine::backend::BackendChoice;
 use lily_engine::backend::cpu::CpuMode;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
@@ -31,6 +32,16 @@ pub struct EngineArgs {
 /// What to compute on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceArgs {
+    /// Backend: cpu, metal (a Mac's GPU), or auto, which is Metal on macOS and the CPU elsewhere
+    #[arg(
+        long,
+        env = "LILY_BACKEND",
+        hide_env_values = true,
+        value_name = "NAME",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    pub backend: BackendChoice,
     /// Threads of the CPU backend [default: all cores]
     #[arg(long, env = "LILY_THREADS", hide_env_values = true, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
@@ -81,6 +92,7 @@ impl EngineArgs {
         if let Some(threads) = self.device.threads {
             options.threads = threads;
         }
+        options.backend = self.device.backend;
         options.cpu = CpuMode::parse(&self.device.cpu)?;
         Ok(options)
     }

@@ -67,6 +67,16 @@ fn an_unknown_instruction_set_is_code_5() {
 }
 
 #[test]
+fn a_backend_that_is_not_there_is_code_5() {
+    check_failure(&lily(&["run", "hi", "--backend", "abacus"]).output(), 2, "expected auto, cpu or metal");
+    if !cfg!(target_os = "macos") {
+        check_failure(&lily(&["run", "hi", "--backend", "metal"]).output(), 5, "needs macOS on Apple silicon");
+        check_failure(&lily(&["doctor"]).env("LILY_BACKEND", "metal").output(), 5, "use --backend cpu");
+    }
+    assert_eq!(lily(&["doctor", "--backend", "cpu"]).output().code, Some(0));
+}
+
+#[test]
 fn a_model_from_the_hugging_face_cache_is_found_by_name() {
     let cache = tempfile::tempdir().unwrap();
     let folder = cache.path().join("models--org--tiny");

@@ -1,13 +1,18 @@
 //! Backends: devices that run plans.
 //!
-//! A backend owns the memory behind a model's buffers and executes the dispatches of a plan, honouring their hazards.
-//! It knows kernels and buffers, not models, sessions or tokens.
+//! A [`Device`] is what is known before a model is on it; loading one gives a [`Backend`], which owns the memory behind
+//! a model's buffers and executes the dispatches of a plan, honouring their hazards. Backends know kernels and buffers,
+//! not models, sessions or tokens.
 
 pub mod cpu;
 mod host;
 
-use crate::plan::{Plan, Slot};
+use crate::checkpoint::Checkpoint;
+use crate::model::Traits;
+use crate::plan::{BufferTable, Plan, Slot};
 use std::any::Any;
+use std::str::FromStr;
+use std::sync::Arc;
 
 /// Why a device cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,97 @@ pub enum BackendError {
     /// The instruction set named in the environment or on the command line cannot be used.
     #[error(transparent)]
     Isa(#[from] cpu::isa::IsaError),
+    /// There is no such backend in this build.
+    #[error("unknown backend `{name}`; expected auto, cpu or metal")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// Metal was asked for where there is none.
+    #[error("the Metal backend needs macOS on Apple silicon, and this is {system}; use --backend cpu")]
+    NoMetal {
+        /// Operating system and architecture.
+        system: String,
+    },
+}
+
+/// Which backend to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The best of this machine: Metal on macOS, the CPU elsewhere.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of an Apple machine.
+    Metal,
+}
+
+impl FromStr for BackendChoice {
+    type Err = BackendError;
+
+    fn from_str(name: &str) -> Result<Self, BackendError> {
+        match name {
+            "auto" => Ok(BackendChoice::Auto),
+            "cpu" => Ok(BackendChoice::Cpu),
+            "metal" => Ok(BackendChoice::Metal),
+            name => Err(BackendError::Unknown { name: name.to_owned() }),
+        }
+    }
+}
+
+/// Memory that a device can give to a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// How much, in bytes.
+    pub bytes: usize,
+    /// Whose limit that is, for the refusal of a model that does not fit.
+    pub limit: &'static str,
+}
+
+/// A device without a model.
+pub trait Device {
+    /// What plans for it depend on.
+    fn traits(&self) -> Traits;
+
+    /// What it can give to a model; `None` where nobody says.
+    fn memory(&self) -> Option<DeviceMemory>;
+
+    /// Puts a checkpoint on it: vectors and scratch are allocated, weights mapped.
+    ///
+    /// # Errors
+    /// If the device has no memory for them, or cannot run the kernels.
+    fn load(
+        self: Box<Self>,
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+    ) -> Result<Box<dyn Backend>, BackendError>;
+}
+
+/// A plan that a backend has made ready to run many times.
+pub struct Program {
+    plan: Plan,
+    ready: Box<dyn Any + Send>,
+}
+
+impl Program {
+    /// A plan with what the backend needs beside it.
+    pub fn new(plan: Plan, ready: impl Any + Send) -> Self {
+        Self { plan, ready: Box::new(ready) }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the backend that made it keeps with it.
+    ///
+    /// # Panics
+    /// If another backend made it: a broken invariant of the engine.
+    pub fn ready<T: Any>(&self) -> &T {
+        self.ready.downcast_ref().expect("a program of this backend")
+    }
 }
 
 /// The state buffers of one session on a device.
@@ -46,11 +142,39 @@ pub trait Backend: Send {
     /// If the device has no memory for them.
     fn new_state(&self) -> Result<Box<dyn State>, BackendError>;
 
+    /// Makes a plan ready to run many times.
+    ///
+    /// # Errors
+    /// If a kernel of it cannot be compiled.
+    fn prepare(&mut self, plan: Plan) -> Result<Program, BackendError> {
+        Ok(Program::new(plan, ()))
+    }
+
+    /// Starts a plan on a session's state. It may still be running when this returns; [`Backend::wait`] must come before
+    /// anything reads or writes scratch or state from the host.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
+        self.run(program.plan(), state)
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// If a submission failed on the device; the state it ran on is then undefined.
+    fn wait(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Runs a plan on a session's state; results can be read when it returns.
+    ///
+    /// # Errors
+    /// If the device fails; the state is then undefined.
     ///
     /// # Panics
     /// If the state belongs to another backend: a broken invariant of the engine.
-    fn run(&mut self, plan: &Plan, state: &mut dyn State);
+    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError>;
 
     /// Copies bytes into a scratch buffer.
     fn write(&mut self, slot: Slot, bytes: &[u8]);

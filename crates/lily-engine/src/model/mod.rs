@@ -21,13 +21,15 @@ pub struct Traits {
     /// A decode step attends to blocks of the cache at once and merges them afterwards, for devices that run many
     /// threadgroups at a time; otherwise one kernel does it.
     pub split_attention: bool,
+    /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
+    pub decode_is_prefill: bool,
 }
 
 impl Traits {
     /// The CPU: few threads, dispatches one after another.
-    pub const CPU: Traits = Traits { split_attention: false };
-    /// A GPU.
-    pub const GPU: Traits = Traits { split_attention: true };
+    pub const CPU: Traits = Traits { split_attention: false, decode_is_prefill: true };
+    /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
+    pub const GPU: Traits = Traits { split_attention: true, decode_is_prefill: false };
 }
 
 /// A model's buffers, from which its plans are built.

@@ -117,7 +117,7 @@ impl Case {
     pub fn run_on(&self, backend: &mut dyn Backend, dispatch: &Dispatch) -> Vec<Vec<u8>> {
         self.contents.iter().for_each(|(slot, bytes)| backend.write(*slot, bytes));
         let mut state = backend.new_state().unwrap();
-        backend.run(&Plan { dispatches: vec![dispatch.clone()] }, state.as_mut());
+        backend.run(&Plan { dispatches: vec![dispatch.clone()] }, state.as_mut()).unwrap();
         let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
         written
             .map(|(_, slot)| {

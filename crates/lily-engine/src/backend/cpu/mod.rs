@@ -10,8 +10,10 @@ pub mod pool;
 pub mod product;
 
 use super::host::{HostMemory, HostState};
-use super::{Backend, BackendError, State};
+use super::{Backend, BackendError, Device, DeviceMemory, State};
 use crate::checkpoint::Checkpoint;
+use crate::memory::available_bytes;
+use crate::model::Traits;
 use crate::plan::{BufferTable, Plan, Slot};
 use isa::Isa;
 use kernels::{Context, Workspace};
@@ -42,6 +44,33 @@ impl CpuMode {
 }
 
 /// The CPU as a device.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuDevice {
+    /// Which code computes.
+    pub mode: CpuMode,
+    /// How many threads.
+    pub threads: usize,
+}
+
+impl Device for CpuDevice {
+    fn traits(&self) -> Traits {
+        Traits::CPU
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        available_bytes().map(|bytes| DeviceMemory { bytes, limit: "available memory" })
+    }
+
+    fn load(
+        self: Box<Self>,
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+    ) -> Result<Box<dyn Backend>, BackendError> {
+        Ok(Box::new(Cpu::new(checkpoint, table, self.mode, self.threads)?))
+    }
+}
+
+/// The CPU with a model.
 pub struct Cpu {
     mode: CpuMode,
     pool: Pool,
@@ -78,7 +107,7 @@ impl Backend for Cpu {
         Ok(Box::new(self.memory.new_state()?))
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) {
+    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
         let state = state.as_any_mut().downcast_mut::<HostState>().expect("a state that this backend made");
         for dispatch in &plan.dispatches {
             let slices = self.memory.slices(state, dispatch);
@@ -90,6 +119,7 @@ impl Backend for Cpu {
                 }
             }
         }
+        Ok(())
     }
 
     fn write(&mut self, slot: Slot, bytes: &[u8]) {
