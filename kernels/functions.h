@@ -32,3 +32,61 @@ inline float threadgroup_sum(float value, threadgroup float* slots, uint simdgro
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return simd_sum(lane < simdgroups ? slots[lane] : 0.0f);
 }
+
+// Halves the number of values that each lane holds: of each pair of neighbours a lane keeps the one that `mask` names
+// and adds what the lane across brings of it.
+template <uint PAIRS>
+inline void fold_pairs(thread float* values, uint mask, uint lane) {
+    bool upper = (lane & mask) != 0;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < PAIRS; i++) {
+        float kept = upper ? values[2 * i + 1] : values[2 * i];
+        float sent = upper ? values[2 * i] : values[2 * i + 1];
+        values[i] = kept + simd_shuffle_xor(sent, ushort(mask));
+    }
+}
+
+// Sums several values over the SIMD-group with far fewer exchanges than one sum each would take. Lane i gets the sum of
+// value i modulo their number. `values` is used up.
+inline float simd_sum2(thread float* values, uint lane) {
+    fold_pairs<1>(values, 1, lane);
+    float sum = values[0];
+    sum += simd_shuffle_xor(sum, 2);
+    sum += simd_shuffle_xor(sum, 4);
+    sum += simd_shuffle_xor(sum, 8);
+    return sum + simd_shuffle_xor(sum, 16);
+}
+
+// The same of four values, over every `span` lanes separately: 4, 8, 16 or 32.
+inline float simd_sum4(thread float* values, uint span, uint lane) {
+    fold_pairs<2>(values, 1, lane);
+    fold_pairs<1>(values, 2, lane);
+    float sum = values[0];
+    if (span > 4) {
+        sum += simd_shuffle_xor(sum, 4);
+    }
+    if (span > 8) {
+        sum += simd_shuffle_xor(sum, 8);
+    }
+    if (span > 16) {
+        sum += simd_shuffle_xor(sum, 16);
+    }
+    return sum;
+}
+
+inline float simd_sum8(thread float* values, uint lane) {
+    fold_pairs<4>(values, 1, lane);
+    fold_pairs<2>(values, 2, lane);
+    fold_pairs<1>(values, 4, lane);
+    float sum = values[0];
+    sum += simd_shuffle_xor(sum, 8);
+    return sum + simd_shuffle_xor(sum, 16);
+}
+
+inline float simd_sum16(thread float* values, uint lane) {
+    fold_pairs<8>(values, 1, lane);
+    fold_pairs<4>(values, 2, lane);
+    fold_pairs<2>(values, 4, lane);
+    fold_pairs<1>(values, 8, lane);
+    return values[0] + simd_shuffle_xor(values[0], 16);
+}

@@ -287,7 +287,8 @@ kernel! {
         }
         launch: |a| {
             let packs = a.dims.queries_per_kv().div_ceil(PACKED_QUERIES as usize) as u32;
-            Launch::new([a.blocks, packs, a.dims.kv_heads], 256)
+            Launch::new([a.blocks, packs, a.dims.kv_heads], launch::BLOCK_THREADS)
+                .constant(Constant::HeadDim, a.dims.head_dim)
         },
         cost: |a, step| {
             let mut cost = a.dims.cost(step);
@@ -374,7 +375,10 @@ kernel! {
             partials: read f32,
             out: write bf16,
         }
-        launch: |a| Launch::new([a.dims.heads, 1, 1], launch::ROW_THREADS),
+        launch: |a| {
+            Launch::new([a.dims.heads, a.dims.head_dim / launch::SIMD_WIDTH, 1], launch::BLOCK_THREADS)
+                .constant(Constant::HeadDim, a.dims.head_dim)
+        },
         cost: |a, _| Cost {
             activation_bytes: a.dims.partial_bytes(a.blocks) as f64 + 4.0 * a.dims.q_width() as f64,
             ..Cost::default()
@@ -405,7 +409,9 @@ kernel! {
             biases: read u8,
             h: update bf16,
         }
-        launch: |a| launch::vector(a.outputs).formats(&[a.format]),
+        launch: |a| {
+            launch::vector(a.outputs).formats(&[a.format]).constant(Constant::HeadDim, a.dims.head_dim)
+        },
         cost: |a, _| {
             let cols = a.dims.q_width() as u32;
             Cost {

@@ -265,7 +265,10 @@ kernel! {
             state: update f32,
             out: write bf16,
         }
-        launch: |a| Launch::new([a.dims.value_heads, 1, 1], 1024),
+        launch: |a| {
+            Launch::new([a.dims.value_heads, 1, 1], launch::DELTA_STEP_THREADS)
+                .constant(Constant::KeyDim, a.dims.key_dim)
+        },
         cost: |a, _| {
             let d = a.dims;
             Cost {

@@ -65,7 +65,7 @@ kernel! {
             biases: read u8,
             logits: write f32,
         }
-        launch: |a| launch::vector(a.vocab).formats(&[a.format]),
+        launch: |a| launch::head(a.vocab).formats(&[a.format]),
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.format, a.vocab, a.width),
             activation_bytes: 2.0 * a.width as f64 + 4.0 * a.vocab as f64,
@@ -97,7 +97,7 @@ kernel! {
             logits: read f32,
             token: write u32,
         }
-        launch: |_| Launch::new([1, 1, 1], 1024),
+        launch: |_| Launch::new([1, 1, 1], launch::ARG_MAX_THREADS),
         cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64 + 4.0, ..Cost::default() },
         tolerance: 0.0,
         reference: |v| {

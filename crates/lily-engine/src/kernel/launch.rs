@@ -3,6 +3,8 @@
 //! The numbers that host and kernel text must agree on stand here once and reach the text through
 //! `kernels/generated/args.h` ([`super::codegen`]). The CPU backend splits work in its own way and uses none of this.
 
+use crate::shape::Shape;
+
 /// Function constants: shapes that decide unrolling, fixed when a kernel is specialised. The number of a variant is its
 /// `[[function_constant]]` index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +80,26 @@ pub const SIMD_WIDTH: u32 = 32;
 pub const VECTOR_OUTPUTS: u32 = 4;
 /// SIMD-groups of a matrix-vector threadgroup.
 pub const VECTOR_SIMDGROUPS: u32 = 8;
+/// Outputs that a SIMD-group takes of a matrix with few: more SIMD-groups then share them.
+pub const NARROW_OUTPUTS: u32 = 2;
+/// Outputs of a threadgroup of the experts' down projection.
+pub const DOWN_OUTPUTS: u32 = 8;
+/// Blocks of the vocabulary that a threadgroup of the head takes, which share its prologue.
+const HEAD_BLOCKS: u32 = 4;
+/// Threads that look for the most likely token; as many SIMD-groups as a SIMD-group has lanes.
+pub const ARG_MAX_THREADS: u32 = 1024;
+/// Threads of a decode step of a value head.
+pub const DELTA_STEP_THREADS: u32 = 512;
+/// Threads of a block of decode attention.
+pub const BLOCK_THREADS: u32 = 256;
+/// Most experts: a SIMD-group keeps all logits in registers when it chooses.
+pub const EXPERTS_MAX: u32 = 512;
+/// Largest key head of DeltaNet.
+pub const KEY_DIM_MAX: u32 = 256;
+/// Largest value head of DeltaNet.
+pub const VALUE_DIM_MAX: u32 = 256;
+/// Largest head of attention.
+pub const HEAD_DIM_MAX: u32 = 256;
 /// Outputs of a matrix-matrix tile.
 pub const TILE_OUTPUTS: u32 = 64;
 /// Outputs of a matrix-matrix tile that one SIMD-group computes.
@@ -91,11 +113,58 @@ pub const ATTEND_SIMDGROUPS: u32 = 8;
 /// Threads of kernels that work element by element or reduce a row.
 pub const ROW_THREADS: u32 = 256;
 
+/// A dimension that no GPU kernel was written for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the GPU kernels take {expected} as {what}, this model has {found}; run it with --backend cpu")]
+pub struct UnsupportedShape {
+    /// The dimension.
+    pub what: &'static str,
+    /// What the kernels take.
+    pub expected: &'static str,
+    /// What the model has.
+    pub found: usize,
+}
+
+/// Whether the GPU kernels can run a model. A host asks before it makes a plan for a GPU.
+///
+/// # Errors
+/// If a dimension does not fit the registers or the threadgroup memory that a kernel has set aside for it.
+pub fn check(shape: &Shape) -> Result<(), UnsupportedShape> {
+    let refuse = |what, expected, found| Err(UnsupportedShape { what, expected, found });
+    let (head, key, value) = (shape.attention.head_dim, shape.delta.key_dim, shape.delta.value_dim);
+    if ![64, 128, 256].contains(&head) {
+        return refuse("size of an attention head", "64, 128 or 256", head);
+    }
+    if key % 32 != 0 || key > KEY_DIM_MAX as usize {
+        return refuse("size of a key head of DeltaNet", "multiples of 32 up to 256", key);
+    }
+    if value > VALUE_DIM_MAX as usize {
+        return refuse("size of a value head of DeltaNet", "up to 256", value);
+    }
+    if shape.moe.experts > EXPERTS_MAX as usize {
+        return refuse("number of experts", "up to 512", shape.moe.experts);
+    }
+    if shape.moe.top_k > super::TOP_K_MAX {
+        return refuse("experts per token", "up to 16", shape.moe.top_k);
+    }
+    Ok(())
+}
+
 /// What the kernel text must know, by name.
-pub const GEOMETRY: [(&str, u32); 9] = [
+pub const GEOMETRY: &[(&str, u32)] = &[
     ("SIMD_WIDTH", SIMD_WIDTH),
     ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
+    ("NARROW_OUTPUTS", NARROW_OUTPUTS),
+    ("DOWN_OUTPUTS", DOWN_OUTPUTS),
+    ("ARG_MAX_THREADS", ARG_MAX_THREADS),
+    ("DELTA_STEP_THREADS", DELTA_STEP_THREADS),
+    ("BLOCK_THREADS", BLOCK_THREADS),
+    ("EXPERTS_MAX", EXPERTS_MAX),
+    ("TOP_K_MAX", super::TOP_K_MAX as u32),
+    ("KEY_DIM_MAX", KEY_DIM_MAX),
+    ("VALUE_DIM_MAX", VALUE_DIM_MAX),
+    ("HEAD_DIM_MAX", HEAD_DIM_MAX),
     ("TILE_OUTPUTS", TILE_OUTPUTS),
     ("SIMDGROUP_OUTPUTS", SIMDGROUP_OUTPUTS),
     ("ROUTER_ROWS", ROUTER_ROWS),
@@ -117,6 +186,18 @@ pub fn vector(outputs: u32) -> Launch {
 /// A kernel in which a SIMD-group does one of so many items of `x`, for each of `y`.
 pub fn items(x: u32, y: u32) -> Launch {
     Launch::new([x.div_ceil(ROW_SIMDGROUPS), y, 1], ROW_SIMDGROUPS * SIMD_WIDTH)
+}
+
+/// A matrix-vector kernel over few outputs.
+pub fn narrow_vector(outputs: u32) -> Launch {
+    let threadgroups = outputs.div_ceil(NARROW_OUTPUTS * VECTOR_SIMDGROUPS);
+    Launch::new([threadgroups, 1, 1], VECTOR_SIMDGROUPS * SIMD_WIDTH)
+}
+
+/// The matrix-vector kernel over the vocabulary.
+pub fn head(vocab: u32) -> Launch {
+    let threadgroups = vector_threadgroups(vocab).div_ceil(HEAD_BLOCKS);
+    Launch::new([threadgroups, 1, 1], VECTOR_SIMDGROUPS * SIMD_WIDTH)
 }
 
 /// A dense matrix-matrix kernel.
@@ -154,4 +235,28 @@ pub fn expert_tile_rows(assignments: u32, experts: u32) -> u32 {
 /// Most tiles that so many assignments can make: every expert may leave one tile unfilled.
 pub fn expert_tiles(assignments: u32, experts: u32, tile_rows: u32) -> u32 {
     assignments / tile_rows + experts.min(assignments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_the_kernels_are_checked() {
+        let shape = Shape::qwen36_35b_a3b();
+        assert_eq!(check(&shape), Ok(()));
+        let with = |change: fn(&mut Shape)| {
+            let mut shape = shape.clone();
+            change(&mut shape);
+            check(&shape).unwrap_err().to_string()
+        };
+        let heads = with(|s| s.attention.head_dim = 96);
+        let wanted = "the GPU kernels take 64, 128 or 256 as size of an attention head, this model has 96; ";
+        assert!(heads.starts_with(wanted), "{heads}");
+        assert!(with(|s| s.delta.key_dim = 288).contains("key head"));
+        assert!(with(|s| s.delta.key_dim = 40).contains("key head"));
+        assert!(with(|s| s.delta.value_dim = 257).contains("value head"));
+        assert!(with(|s| s.moe.experts = 513).contains("experts"));
+        assert!(with(|s| s.moe.top_k = 17).contains("per token"));
+    }
 }

@@ -165,7 +165,7 @@ kernel! {
             biases: read u8,
             h: update bf16,
         }
-        launch: |a| launch::vector(a.outputs).formats(&[a.format]),
+        launch: |a| launch::narrow_vector(a.outputs).formats(&[a.format]),
         cost: |a, step| {
             let one = MatMulArgs { rows: 1, cols: a.cols, outputs: a.outputs, format: a.format };
             let mut cost = matmul_cost(one, step);

@@ -373,7 +373,11 @@ kernel! {
             logits: write f32,
             shared: write f32,
         }
-        launch: |a| launch::vector(a.dims.experts + 1).formats(&[a.router_format, a.shared_format]),
+        launch: |a| {
+            let threadgroups = a.dims.experts.div_ceil(launch::VECTOR_SIMDGROUPS) + 1;
+            Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
+                .formats(&[a.router_format, a.shared_format])
+        },
         cost: |a, _| {
             let d = a.dims;
             Cost {
@@ -502,7 +506,11 @@ kernel! {
             shared_codes: read u8, shared_scales: read u8, shared_biases: read u8,
             h: update bf16,
         }
-        launch: |a| launch::vector(a.dims.width).formats(&[a.format, a.shared_format]),
+        launch: |a| {
+            let threads = (a.dims.top_k + 1) * launch::SIMD_WIDTH;
+            Launch::new([a.dims.width.div_ceil(launch::DOWN_OUTPUTS), 1, 1], threads)
+                .formats(&[a.format, a.shared_format])
+        },
         cost: |a, _| {
             let d = a.dims;
             Cost {

@@ -1,0 +1,106 @@
+//! The kernels of `kernels/` on the software Metal against their reference functions, in several orders of lanes.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+#[path = "../../lily-engine/tests/conformance/mod.rs"]
+#[expect(dead_code, reason = "it has cases of kernels that are not for GPUs")]
+mod conformance;
+
+use conformance::{Case, Run, Runs};
+use lily_engine::plan::Dispatch;
+use soft_metal::{Binding, Buffer, Device, Launch, Library, Mode, Order, Settings};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex};
+
+/// The folder of the kernel text.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels")
+}
+
+/// The library that holds a kernel; files are compiled when a case first wants them.
+fn library(kernel: &str) -> &'static Library {
+    static FILES: LazyLock<HashMap<String, PathBuf>> = LazyLock::new(|| {
+        let mut files = HashMap::new();
+        for entry in std::fs::read_dir(folder()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "metal") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let entries = text.lines().filter_map(|line| line.strip_prefix("kernel void "));
+                files.extend(entries.map(|e| (e.split('(').next().unwrap().to_owned(), path.clone())));
+            }
+        }
+        files
+    });
+    static LIBRARIES: Mutex<Option<HashMap<PathBuf, &'static Library>>> = Mutex::new(None);
+    let path = FILES.get(kernel).unwrap_or_else(|| panic!("no file in kernels/ has `{kernel}`"));
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    libraries.get_or_insert_default().entry(path.clone()).or_insert_with(|| {
+        let library = Library::compile(path, &[folder()], Mode::Plain).unwrap_or_else(|error| panic!("{error}"));
+        Box::leak(Box::new(library))
+    })
+}
+
+/// Runs a dispatch on buffers of its own and hands out those it writes. Stored matrices start at a multiple of 4 bytes that
+/// is none of 8, as they may in a checkpoint.
+fn run(order: Order, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8>> {
+    let contents: HashMap<_, _> = case.contents.iter().map(|(slot, bytes)| (slot.buffer, bytes)).collect();
+    let buffers: HashMap<_, (Buffer, usize)> = dispatch
+        .bindings()
+        .map(|(param, slot)| {
+            let shift = if param.element == "u8" { 4 } else { 0 };
+            let buffer = Buffer::new(case.table.get(slot.buffer).bytes + shift).unwrap();
+            buffer.write(shift, contents[&slot.buffer]);
+            (slot.buffer, (buffer, shift))
+        })
+        .collect();
+    let bindings: Vec<Binding<'_>> = dispatch
+        .slots
+        .iter()
+        .map(|slot| {
+            let (buffer, shift) = &buffers[&slot.buffer];
+            Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes }
+        })
+        .collect();
+    let shape = (dispatch.contract.launch)(&dispatch.args);
+    let constants: Vec<(u32, u32)> = shape.constants.iter().map(|&(c, value)| (c as u32, value)).collect();
+    let launch = Launch {
+        kernel: dispatch.contract.name,
+        buffers: &bindings,
+        args: &dispatch.args,
+        constants: &constants,
+        threadgroups: shape.threadgroups,
+        threads: shape.threads,
+    };
+    let mut device = Device::new(Settings { order, ..Settings::default() });
+    device.launch(library(dispatch.contract.name), &launch).unwrap_or_else(|fault| panic!("{fault}"));
+    let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
+    written
+        .map(|(_, slot)| {
+            let mut bytes = vec![0; slot.bytes];
+            let (buffer, shift) = &buffers[&slot.buffer];
+            buffer.read(shift + slot.offset, &mut bytes);
+            bytes
+        })
+        .collect()
+}
+
+/// The software Metal, with the lanes of a SIMD-group in three orders.
+struct SoftMetal;
+
+impl Runs for SoftMetal {
+    fn ways(&self) -> Vec<(String, Run)> {
+        let way = |order: Order| -> (String, Run) {
+            (format!("{order:?}"), Box::new(move |case: &Case, dispatch: &Dispatch| run(order, case, dispatch)))
+        };
+        [Order::Forward, Order::Reverse, Order::Random(7)].map(way).into()
+    }
+}
+
+cases! { SoftMetal;
+    ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals;
+    linear: rms_norm, matmul_and_matmul_add, gate_up, project, matvec_add;
+    delta: delta_prep, delta_scan_and_gated_norm, delta_step;
+    attention: attend_blocks_and_merge;
+    moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_steps;
+}

@@ -1,0 +1,248 @@
+// Products of stored rows with one activation row: what a decode step mostly consists of.
+//
+// A SIMD-group takes a few rows, and its lanes read separate parts of each: 16 bytes of codes a lane, with their scale and
+// bias. A group of codes is multiplied as it is, then scale * dot + bias * sum(x) is its share. The threadgroup holds a
+// stretch of the activations as fp32 in threadgroup memory; codes are requested before the stretch is staged, so that
+// they are under way meanwhile. Codes of other widths than 4 and 8 bits take a plain path.
+#pragma once
+#include "generated/args.h"
+#include "quant.h"
+
+// Columns of the activations that are staged at a time.
+#define STAGED_COLUMNS 2048
+// After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks.
+#define STAGED_VECTORS (STAGED_COLUMNS / 32 * 9)
+
+// A thread's place in its threadgroup.
+struct Place {
+    uint thread_index;
+    uint simdgroup;
+    uint simdgroups;
+    uint lane;
+};
+
+inline Place place(uint thread_index, uint simdgroup, uint simdgroups, uint lane) {
+    Place at;
+    at.thread_index = thread_index;
+    at.simdgroup = simdgroup;
+    at.simdgroups = simdgroups;
+    at.lane = lane;
+    return at;
+}
+
+// Sources of activations have `begin`, which every thread calls once before the first `at`, and `at`: eight columns.
+
+// A row as it stands.
+struct PlainRow {
+    device const bfloat* x;
+
+    void begin(threadgroup float* slots, Place place) {}
+    Float8 at(uint column) const { return load_bf16x8(x + column); }
+};
+
+// A row after its RMS norm.
+struct NormedRow {
+    device const bfloat* x;
+    device const float* gain;
+    uint width;
+    float eps;
+    float factor;
+
+    void begin(threadgroup float* slots, Place place) {
+        float squares = 0.0f;
+        for (uint i = 8 * place.thread_index; i < width; i += 8 * SIMD_WIDTH * place.simdgroups) {
+            Float8 v = load_bf16x8(x + i);
+            squares += dot8(v, v);
+        }
+        float sum = threadgroup_sum(squares, slots, place.simdgroup, place.simdgroups, place.lane);
+        factor = precise::rsqrt(sum / float(width) + eps);
+    }
+
+    Float8 at(uint column) const {
+        Float8 v = load_bf16x8(x + column);
+        Float8 y;
+        y.low = float4(bfloat4(v.low * factor * load_float4(gain + column)));
+        y.high = float4(bfloat4(v.high * factor * load_float4(gain + column + 4)));
+        return y;
+    }
+};
+
+inline NormedRow normed_row(device const bfloat* x, device const float* gain, uint width, float eps) {
+    NormedRow row;
+    row.x = x;
+    row.gain = gain;
+    row.width = width;
+    row.eps = eps;
+    row.factor = 0.0f;
+    return row;
+}
+
+// The staged stretch that starts at column `base`.
+struct StagedRow {
+    threadgroup const float4* vectors;
+    uint base;
+
+    Float8 at(uint column) const {
+        uint index = (column - base) / 4 + (column - base) / 32;
+        Float8 x;
+        x.low = vectors[index];
+        x.high = vectors[index + 1];
+        return x;
+    }
+};
+
+// Stages columns `base..end`.
+template <typename Source>
+inline StagedRow stage(Source source, uint base, uint end, threadgroup float4* vectors, Place place) {
+    for (uint column = base + 8 * place.thread_index; column < end; column += 8 * SIMD_WIDTH * place.simdgroups) {
+        Float8 x = source.at(column);
+        uint index = (column - base) / 4 + (column - base) / 32;
+        vectors[index] = x.low;
+        vectors[index + 1] = x.high;
+    }
+    StagedRow staged;
+    staged.vectors = vectors;
+    staged.base = base;
+    return staged;
+}
+
+inline bool is_wide(uint format) { return bits_of(format) == 4 || bits_of(format) == 8; }
+
+// Columns that a lane takes at a time: 16 bytes of codes, all of one group, or eight elements.
+inline uint chunk_columns(uint format) { return is_wide(format) ? 128 / bits_of(format) : 8; }
+
+// What a lane has requested of a chunk of columns: 16 bytes of codes of each of its rows.
+template <uint ROWS>
+struct Chunk {
+    uint4 words[ROWS];
+    Group groups[ROWS];
+};
+
+// Requests the chunk at `column` of rows `first`, `first + step`, ..., none beyond `last`.
+template <uint ROWS>
+inline void request_chunk(
+    thread Chunk<ROWS>& chunk, StoredMatrix m, uint first, uint step, uint last, uint column) {
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < ROWS; r++) {
+        uint row = min(first + r * step, last);
+        chunk.words[r] = load_uint4(row_codes(m, row) + column / 8 * bits_of(m.format));
+        chunk.groups[r] = load_group(m, row, column);
+    }
+}
+
+// Adds each row's share of a requested chunk to its sum.
+template <uint ROWS, typename Source>
+inline void add_chunk(thread float* sums, thread const Chunk<ROWS>& chunk, uint format, Source source, uint column) {
+    float dots[ROWS] = {};
+    float total = 0.0f;
+    bool nibbles = bits_of(format) == 4;
+    #pragma clang loop unroll(full)
+    for (uint part = 0; part < 4; part++) {
+        if (nibbles || part < 2) {
+            Float8 x = source.at(column + 8 * part);
+            float4 both = x.low + x.high;
+            total += both.x + both.y + both.z + both.w;
+            #pragma clang loop unroll(full)
+            for (uint r = 0; r < ROWS; r++) {
+                uint4 words = chunk.words[r];
+                if (nibbles) {
+                    dots[r] += dot8(offset_nibbles(words[part]), x);
+                } else {
+                    dots[r] += dot8(byte_codes(part == 0 ? words.xy : words.zw), x);
+                }
+            }
+        }
+    }
+    float offset = nibbles ? NIBBLE_OFFSET : 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < ROWS; r++) {
+        sums[r] += chunk.groups[r].scale * (dots[r] - offset * total) + chunk.groups[r].bias * total;
+    }
+}
+
+// The same for a format without a wide path: eight columns, read here.
+template <uint ROWS, typename Source>
+inline void add_plain(
+    thread float* sums, StoredMatrix m, uint first, uint step, uint last, Source source, uint column) {
+    Float8 x = source.at(column);
+    float4 both = x.low + x.high;
+    float total = both.x + both.y + both.z + both.w;
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < ROWS; r++) {
+        uint row = min(first + r * step, last);
+        Group g = load_group(m, row, column);
+        sums[r] += g.scale * dot8(load_codes8(m.format, row_codes(m, row), column), x) + g.bias * total;
+    }
+}
+
+// Codes of a whole stretch that a lane has under way: STEPS chunks of each of its rows.
+template <uint ROWS, uint STEPS>
+struct Ahead {
+    Chunk<ROWS> chunks[STEPS];
+};
+
+template <uint ROWS, uint STEPS>
+inline void request(
+    thread Ahead<ROWS, STEPS>& ahead, StoredMatrix m, uint first, uint last, uint from, uint end, uint lane) {
+    uint chunk = chunk_columns(m.format);
+    if (is_wide(m.format)) {
+        #pragma clang loop unroll(full)
+        for (uint s = 0; s < STEPS; s++) {
+            uint column = from + (s * SIMD_WIDTH + lane) * chunk;
+            if (column < end) {
+                request_chunk<ROWS>(ahead.chunks[s], m, first, 1, last, column);
+            }
+        }
+    }
+}
+
+// Adds a lane's share of the products with the staged columns `from..end`; their first chunks have been requested.
+template <uint ROWS, uint STEPS>
+inline void add_stretch(
+    thread float* sums, thread Ahead<ROWS, STEPS>& ahead, StoredMatrix m, uint first, uint last, StagedRow staged,
+    uint from, uint end, uint lane) {
+    uint chunk = chunk_columns(m.format);
+    if (is_wide(m.format)) {
+        while (from < end) {
+            #pragma clang loop unroll(full)
+            for (uint s = 0; s < STEPS; s++) {
+                uint column = from + (s * SIMD_WIDTH + lane) * chunk;
+                if (column < end) {
+                    add_chunk<ROWS>(sums, ahead.chunks[s], m.format, staged, column);
+                }
+            }
+            from += STEPS * SIMD_WIDTH * chunk;
+            request<ROWS, STEPS>(ahead, m, first, last, from, end, lane);
+        }
+    } else {
+        for (uint column = from + 8 * lane; column < end; column += 8 * SIMD_WIDTH) {
+            add_plain<ROWS>(sums, m, first, 1, last, staged, column);
+        }
+    }
+}
+
+// A lane's shares of the products of rows `first..first + ROWS` with the source; rows beyond `last` repeat it. All threads
+// of the threadgroup call it with the same matrix. With `again` the staged row of the last call is used if it was whole.
+template <uint ROWS, uint STEPS, typename Source>
+inline void row_products(
+    thread float* sums, StoredMatrix m, uint first, uint last, thread Source& source, bool again,
+    threadgroup float4* vectors, threadgroup float* slots, Place place) {
+    Ahead<ROWS, STEPS> ahead;
+    bool whole = m.cols <= STAGED_COLUMNS;
+    for (uint base = 0; base < m.cols; base += STAGED_COLUMNS) {
+        uint end = min(base + STAGED_COLUMNS, m.cols);
+        request<ROWS, STEPS>(ahead, m, first, last, base, end, place.lane);
+        StagedRow staged;
+        staged.vectors = vectors;
+        staged.base = base;
+        if (!(again && whole)) {
+            if (base == 0 && !again) {
+                source.begin(slots, place);
+            }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            stage(source, base, end, vectors, place);
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+        }
+        add_stretch<ROWS, STEPS>(sums, ahead, m, first, last, staged, base, end, place.lane);
+    }
+}

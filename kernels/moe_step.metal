@@ -1,0 +1,219 @@
+// Decode: the mixture of experts of one token, in three kernels.
+#include "matvec.h"
+#include "top_k.h"
+
+// Router logits, an expert a SIMD-group; the last threadgroup takes the shared expert's scale instead.
+kernel void router_step(
+    device const bfloat* h [[buffer(0)]],
+    device const float* gain [[buffer(1)]],
+    device const uchar* router_codes [[buffer(2)]],
+    device const uchar* router_scales [[buffer(3)]],
+    device const uchar* router_biases [[buffer(4)]],
+    device const uchar* shared_codes [[buffer(5)]],
+    device const uchar* shared_scales [[buffer(6)]],
+    device const uchar* shared_biases [[buffer(7)]],
+    device float* logits [[buffer(8)]],
+    device float* shared [[buffer(9)]],
+    constant RouterStepArgs& args [[buffer(10)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    uint width = args.dims.width;
+    uint experts = args.dims.experts;
+    NormedRow row = normed_row(h, gain, width, args.dims.eps);
+    float sums[1] = {};
+    if (group.x + 1 < groups.x) {
+        StoredMatrix m = stored_matrix(router_codes, router_scales, router_biases, FORMAT0, width);
+        uint expert = group.x * VECTOR_SIMDGROUPS + simdgroup;
+        row_products<1, 4>(sums, m, expert, experts - 1, row, false, vectors, slots, at);
+        float logit = simd_sum(sums[0]);
+        if (lane == 0 && expert < experts) {
+            logits[expert] = logit;
+        }
+    } else {
+        StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, width);
+        row_products<1, 4>(sums, m, 0, 0, row, false, vectors, slots, at);
+        float product = simd_sum(sums[0]);
+        if (thread_index == 0) {
+            shared[0] = sigmoid(product);
+        }
+    }
+}
+
+// A threadgroup's outputs of silu(gate x) * (up x), from row `first_row` of both matrices on. The pair shares each staged
+// stretch of x.
+inline void gated_rows(
+    StoredMatrix gate, StoredMatrix up, uint first_row, uint outputs, uint block, thread NormedRow& source,
+    device bfloat* act, threadgroup float4* vectors, threadgroup float* slots, Place at) {
+    uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    uint first = first_row + output;
+    uint last = first_row + outputs - 1;
+    float gates[VECTOR_OUTPUTS] = {};
+    float ups[VECTOR_OUTPUTS] = {};
+    Ahead<VECTOR_OUTPUTS, 1> gate_ahead;
+    Ahead<VECTOR_OUTPUTS, 1> up_ahead;
+    for (uint base = 0; base < gate.cols; base += STAGED_COLUMNS) {
+        uint end = min(base + STAGED_COLUMNS, gate.cols);
+        request<VECTOR_OUTPUTS, 1>(gate_ahead, gate, first, last, base, end, at.lane);
+        request<VECTOR_OUTPUTS, 1>(up_ahead, up, first, last, base, end, at.lane);
+        if (base == 0) {
+            source.begin(slots, at);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        StagedRow staged = stage(source, base, end, vectors, at);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        add_stretch<VECTOR_OUTPUTS, 1>(gates, gate_ahead, gate, first, last, staged, base, end, at.lane);
+        add_stretch<VECTOR_OUTPUTS, 1>(ups, up_ahead, up, first, last, staged, base, end, at.lane);
+    }
+    float gated = simd_sum4(gates, SIMD_WIDTH, at.lane);
+    float product = simd_sum4(ups, SIMD_WIDTH, at.lane);
+    if (at.lane < VECTOR_OUTPUTS && output + at.lane < outputs) {
+        act[output + at.lane] = bfloat(silu(gated) * product);
+    }
+}
+
+// The threadgroups of each chosen expert, most likely first, then those of the shared one. Each chooses the experts for
+// itself; the first writes the choice.
+kernel void experts_gate_up_step(
+    device const bfloat* h [[buffer(0)]],
+    device const float* gain [[buffer(1)]],
+    device const float* logits [[buffer(2)]],
+    device const uchar* gate_codes [[buffer(3)]],
+    device const uchar* gate_scales [[buffer(4)]],
+    device const uchar* gate_biases [[buffer(5)]],
+    device const uchar* up_codes [[buffer(6)]],
+    device const uchar* up_scales [[buffer(7)]],
+    device const uchar* up_biases [[buffer(8)]],
+    device const uchar* shared_gate_codes [[buffer(9)]],
+    device const uchar* shared_gate_scales [[buffer(10)]],
+    device const uchar* shared_gate_biases [[buffer(11)]],
+    device const uchar* shared_up_codes [[buffer(12)]],
+    device const uchar* shared_up_scales [[buffer(13)]],
+    device const uchar* shared_up_biases [[buffer(14)]],
+    device uint* experts [[buffer(15)]],
+    device float* scores [[buffer(16)]],
+    device bfloat* act [[buffer(17)]],
+    device bfloat* shared_act [[buffer(18)]],
+    constant ExpertsGateUpStepArgs& args [[buffer(19)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup uint chosen[TOP_K_MAX];
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    uint width = args.dims.width;
+    uint expert_width = args.dims.expert_width;
+    uint top_k = args.dims.top_k;
+    NormedRow row = normed_row(h, gain, width, args.dims.eps);
+    uint per_block = VECTOR_OUTPUTS * VECTOR_SIMDGROUPS;
+    uint blocks = (expert_width + per_block - 1) / per_block;
+    if (group.x < blocks * top_k) {
+        if (simdgroup == 0) {
+            Choice choice = choose_experts(logits, args.dims.experts, top_k, lane);
+            if (lane < top_k) {
+                chosen[lane] = choice.expert;
+            }
+            if (group.x == 0 && lane < top_k) {
+                experts[lane] = choice.expert;
+                scores[lane] = choice.score;
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        uint slot = group.x / blocks;
+        uint first_row = chosen[slot] * args.stride_rows;
+        StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
+        StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
+        device bfloat* out = act + slot * expert_width;
+        gated_rows(gate, up, first_row, expert_width, group.x % blocks, row, out, vectors, slots, at);
+    } else {
+        StoredMatrix gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT2, width);
+        StoredMatrix up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT3, width);
+        uint block = group.x - blocks * top_k;
+        gated_rows(gate, up, 0, args.dims.shared_width, block, row, shared_act, vectors, slots, at);
+    }
+}
+
+// One SIMD-group's products of up to DOWN_OUTPUTS rows with a short activation row, rounded to bf16 and weighted. A row
+// shorter than a SIMD-group's reach takes only some of its lanes, so that the others read further rows meanwhile. The
+// activations are read for each set of four requests; no other SIMD-group wants the same ones.
+inline void weighted_rows(
+    StoredMatrix m, uint first_row, uint rows, device const bfloat* act, float weight, threadgroup float* out, uint lane) {
+    PlainRow source;
+    source.x = act;
+    uint chunk = chunk_columns(m.format);
+    uint span = 4;
+    while (span < SIMD_WIDTH && span * chunk < m.cols) {
+        span *= 2;
+    }
+    uint at_once = SIMD_WIDTH / span;
+    uint last = first_row + rows - 1;
+    for (uint r = 0; r < DOWN_OUTPUTS; r += 4 * at_once) {
+        float sums[4] = {};
+        uint first = first_row + r + lane / span;
+        for (uint column = lane % span * chunk; column < m.cols; column += span * chunk) {
+            if (is_wide(m.format)) {
+                Chunk<4> codes;
+                request_chunk<4>(codes, m, first, at_once, last, column);
+                add_chunk<4>(sums, codes, m.format, source, column);
+            } else {
+                add_plain<4>(sums, m, first, at_once, last, source, column);
+            }
+        }
+        // Lane i of a span has the sum of request i % 4.
+        float product = simd_sum4(sums, span, lane);
+        uint output = r + lane % 4 * at_once + lane / span;
+        if (lane % span < 4 && output < DOWN_OUTPUTS) {
+            out[output] = weight * round_bf16(product);
+        }
+    }
+}
+
+// A SIMD-group an expert, the shared one last; then their weighted outputs are added in the order of the contract.
+kernel void experts_down_step(
+    device const bfloat* act [[buffer(0)]],
+    device const bfloat* shared_act [[buffer(1)]],
+    device const uint* experts [[buffer(2)]],
+    device const float* scores [[buffer(3)]],
+    device const float* shared [[buffer(4)]],
+    device const uchar* codes [[buffer(5)]],
+    device const uchar* scales [[buffer(6)]],
+    device const uchar* biases [[buffer(7)]],
+    device const uchar* shared_codes [[buffer(8)]],
+    device const uchar* shared_scales [[buffer(9)]],
+    device const uchar* shared_biases [[buffer(10)]],
+    device bfloat* h [[buffer(11)]],
+    constant ExpertsDownStepArgs& args [[buffer(12)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float weighted[(TOP_K_MAX + 1) * DOWN_OUTPUTS];
+    uint top_k = args.dims.top_k;
+    uint first = group.x * DOWN_OUTPUTS;
+    uint rows = min(args.dims.width - first, uint(DOWN_OUTPUTS));
+    threadgroup float* out = weighted + simdgroup * DOWN_OUTPUTS;
+    if (simdgroup < top_k) {
+        StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
+        uint row = experts[simdgroup] * args.stride_rows + first;
+        weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, scores[simdgroup], out, lane);
+    } else {
+        StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, args.dims.shared_width);
+        weighted_rows(m, first, rows, shared_act, shared[0], out, lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_index < rows) {
+        float sum = weighted[top_k * DOWN_OUTPUTS + thread_index];
+        for (uint i = 0; i < top_k; i++) {
+            sum += weighted[i * DOWN_OUTPUTS + thread_index];
+        }
+        device bfloat* to = h + first + thread_index;
+        *to = bfloat(float(*to) + sum);
+    }
+}

@@ -1,0 +1,126 @@
+// Decode: products of one row with the projections of a layer, with a matrix into the residual stream, and with the head.
+#include "matvec.h"
+
+// A threadgroup's rows of one projection, rounded to bf16.
+inline void project_rows(
+    StoredMatrix m, uint outputs, uint block, thread NormedRow& source, device bfloat* y, threadgroup float4* vectors,
+    threadgroup float* slots, Place at) {
+    uint first = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    float sums[VECTOR_OUTPUTS] = {};
+    row_products<VECTOR_OUTPUTS, 2>(sums, m, first, outputs - 1, source, false, vectors, slots, at);
+    float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
+    if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
+        y[first + at.lane] = bfloat(product);
+    }
+}
+
+inline uint vector_blocks(uint outputs) {
+    return (outputs + VECTOR_OUTPUTS * VECTOR_SIMDGROUPS - 1) / (VECTOR_OUTPUTS * VECTOR_SIMDGROUPS);
+}
+
+// The threadgroups of one projection follow those of the one before.
+kernel void project(
+    device const bfloat* h [[buffer(0)]],
+    device const float* gain [[buffer(1)]],
+    device const uchar* codes0 [[buffer(2)]],
+    device const uchar* scales0 [[buffer(3)]],
+    device const uchar* biases0 [[buffer(4)]],
+    device const uchar* codes1 [[buffer(5)]],
+    device const uchar* scales1 [[buffer(6)]],
+    device const uchar* biases1 [[buffer(7)]],
+    device const uchar* codes2 [[buffer(8)]],
+    device const uchar* scales2 [[buffer(9)]],
+    device const uchar* biases2 [[buffer(10)]],
+    device const uchar* codes3 [[buffer(11)]],
+    device const uchar* scales3 [[buffer(12)]],
+    device const uchar* biases3 [[buffer(13)]],
+    device bfloat* y0 [[buffer(14)]],
+    device bfloat* y1 [[buffer(15)]],
+    device bfloat* y2 [[buffer(16)]],
+    device bfloat* y3 [[buffer(17)]],
+    constant ProjectArgs& args [[buffer(18)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    NormedRow row = normed_row(h, gain, args.width, args.eps);
+    uint block = group.x;
+    uint blocks0 = vector_blocks(args.outputs[0]);
+    uint blocks1 = blocks0 + vector_blocks(args.outputs[1]);
+    uint blocks2 = blocks1 + vector_blocks(args.outputs[2]);
+    if (block < blocks0) {
+        StoredMatrix m = stored_matrix(codes0, scales0, biases0, FORMAT0, args.width);
+        project_rows(m, args.outputs[0], block, row, y0, vectors, slots, at);
+    } else if (block < blocks1) {
+        StoredMatrix m = stored_matrix(codes1, scales1, biases1, FORMAT1, args.width);
+        project_rows(m, args.outputs[1], block - blocks0, row, y1, vectors, slots, at);
+    } else if (block < blocks2) {
+        StoredMatrix m = stored_matrix(codes2, scales2, biases2, FORMAT2, args.width);
+        project_rows(m, args.outputs[2], block - blocks1, row, y2, vectors, slots, at);
+    } else {
+        StoredMatrix m = stored_matrix(codes3, scales3, biases3, FORMAT3, args.width);
+        project_rows(m, args.outputs[3], block - blocks2, row, y3, vectors, slots, at);
+    }
+}
+
+kernel void matvec_add(
+    device const bfloat* x [[buffer(0)]],
+    device const uchar* codes [[buffer(1)]],
+    device const uchar* scales [[buffer(2)]],
+    device const uchar* biases [[buffer(3)]],
+    device bfloat* h [[buffer(4)]],
+    constant MatVecAddArgs& args [[buffer(5)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
+    PlainRow row;
+    row.x = x;
+    uint first = (group.x * VECTOR_SIMDGROUPS + simdgroup) * NARROW_OUTPUTS;
+    float sums[NARROW_OUTPUTS] = {};
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    row_products<NARROW_OUTPUTS, 2>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
+    float product = simd_sum2(sums, lane);
+    uint output = first + lane;
+    if (lane < NARROW_OUTPUTS && output < args.outputs) {
+        h[output] = bfloat(float(h[output]) + product);
+    }
+}
+
+// A threadgroup takes several blocks of the vocabulary one after another, because they share the normed row.
+kernel void head(
+    device const bfloat* h [[buffer(0)]],
+    device const float* gain [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]],
+    device const uchar* scales [[buffer(3)]],
+    device const uchar* biases [[buffer(4)]],
+    device float* logits [[buffer(5)]],
+    constant HeadArgs& args [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.width);
+    NormedRow row = normed_row(h + ulong(args.row) * args.width, gain, args.width, args.eps);
+    uint blocks = vector_blocks(args.vocab);
+    for (uint block = group.x; block < blocks; block += groups.x) {
+        uint first = (block * VECTOR_SIMDGROUPS + simdgroup) * VECTOR_OUTPUTS;
+        float sums[VECTOR_OUTPUTS] = {};
+        bool again = block != group.x;
+        row_products<VECTOR_OUTPUTS, 2>(sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
+        float product = simd_sum4(sums, SIMD_WIDTH, lane);
+        if (lane < VECTOR_OUTPUTS && first + lane < args.vocab) {
+            logits[first + lane] = product;
+        }
+    }
+}
