@@ -12,6 +12,8 @@ pub mod launch;
 mod linear;
 mod moe;
 pub mod quant;
+pub mod signature;
+pub mod source;
 
 pub use attention::*;
 pub(crate) use delta::decay_of;
