@@ -144,10 +144,6 @@ struct AttendArgs {
     AttentionDims dims;
 };
 
-struct AttendStepArgs {
-    AttentionDims dims;
-};
-
 struct AttendBlocksArgs {
     AttentionDims dims;
     uint blocks;

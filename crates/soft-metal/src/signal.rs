@@ -1,8 +1,7 @@
 //! Faults of the processor inside kernels become errors of the launch.
 
-use crate::entries::interrupt;
 use crate::fiber::resume;
-use crate::worker::current;
+use crate::worker::{current, interrupt};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -101,6 +101,6 @@ cases! { SoftMetal;
     ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals;
     linear: rms_norm, matmul_and_matmul_add, gate_up, project, matvec_add;
     delta: delta_prep, delta_scan_and_gated_norm, delta_step;
-    attention: attend_blocks_and_merge;
-    moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_steps;
+    attention: attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;
+    moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;
 }

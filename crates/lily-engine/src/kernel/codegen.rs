@@ -58,7 +58,7 @@ pub fn args_header() -> String {
         text += &format!("constant uint {name} [[function_constant({})]];\n", constant as u32);
     }
     let dims = [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT];
-    for layout in dims.into_iter().chain(contracts().into_iter().map(|c| c.layout)) {
+    for layout in dims.into_iter().chain(contracts().into_iter().filter(|c| c.on_gpu()).map(|c| c.layout)) {
         text += &structure(&layout);
     }
     text

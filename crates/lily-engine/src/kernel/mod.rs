@@ -127,6 +127,14 @@ pub struct Contract {
     pub tolerance: f32,
 }
 
+impl Contract {
+    /// Whether GPUs have this kernel. Plans for GPUs attend over blocks whatever the context, so attention in one kernel
+    /// is for CPUs alone; `Traits::split_attention` of the model decides.
+    pub fn on_gpu(&self) -> bool {
+        !std::ptr::eq(self, AttendStep::contract())
+    }
+}
+
 impl std::fmt::Debug for Contract {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Contract({})", self.name)

@@ -112,3 +112,68 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
         c.check(kernel.dispatch(), &label, device);
     }
 }
+
+pub fn attend_blocks_at_borders(device: &dyn Runs) {
+    // Contexts around 32, where a block of an even split is full, around 4,096, and around 32,768, where blocks of fixed
+    // size begin; every head size; groups of 1 to 9 query heads.
+    let cases = [
+        (0, 64, 1, 8, 0),
+        (30, 256, 8, 8, 0),
+        (31, 128, 3, 8, 0),
+        (32, 256, 4, 8, 0),
+        (33, 64, 9, 2, 32),
+        (4094, 64, 2, 8, 0),
+        (4095, 128, 1, 8, 0),
+        (4096, 256, 1, 9, 512),
+        (32_766, 64, 1, 32, 0),
+        (32_767, 64, 1, 32, 1024),
+        (32_768, 64, 1, 64, 1024),
+    ];
+    for (position, head_dim, group, blocks, block_keys) in cases {
+        // Scores of hundreds: all weight on few keys, and differences that no fp32 exponential survives.
+        for scale in [1.0, 30.0] {
+            let kv_heads = if position < 4000 { 2 } else { 1 };
+            let heads = group * kv_heads;
+            let dims = AttentionDims { rows: 1, heads, kv_heads, head_dim, rotary_dim: head_dim / 4, eps: 1e-6 };
+            let (mut c, row) = (Case::new(29), kv_heads * head_dim);
+            let kernel = AttendBlocks {
+                args: AttendBlocksArgs { dims, blocks, block_keys },
+                step: c.u32(&[position, 0]),
+                q_raw: c.bf16(2 * heads * head_dim, 2.0),
+                k_raw: c.bf16(row, 2.0),
+                v_raw: c.bf16(row, 2.0),
+                q_gain: c.f32(head_dim, 0.5 * scale, 1.5 * scale),
+                k_gain: c.f32(head_dim, 0.5, 1.5),
+                inv_freq: c.f32(head_dim / 8, 0.0, 1.0),
+                keys: c.bf16((position + 2) * row, 1.0),
+                values: c.bf16((position + 2) * row, 1.0),
+                partials: c.poison(dims.partial_bytes(blocks) as u32),
+            };
+            let label = format!("at {position}, {group} heads of {head_dim}, {blocks} blocks of {block_keys}");
+            c.check(kernel.dispatch(), &label, device);
+        }
+    }
+}
+
+pub fn attend_merge_of_many_blocks(device: &dyn Runs) {
+    for (head_dim, heads, blocks) in [(64, 3, 1), (128, 2, 33), (256, 2, 70)] {
+        let dims = AttentionDims { rows: 1, heads, kv_heads: 1, head_dim, rotary_dim: 16, eps: 1e-6 };
+        let mut c = Case::new(30);
+        // Every fourth block is empty; the others have a score, a sum of weights and values of that size.
+        let mut partials = Vec::new();
+        for block in 0..blocks {
+            for _ in 0..heads {
+                let (score, sum) = if block % 4 == 3 { (EMPTY_BLOCK, 0.0) } else { (3.0 * c.uniform(), 20.0) };
+                partials.extend([score, sum]);
+                partials.extend((0..head_dim).map(|_| c.uniform() * sum));
+            }
+        }
+        let kernel = AttendMerge {
+            args: AttendMergeArgs { dims, blocks },
+            q_raw: c.bf16(2 * heads * head_dim, 2.0),
+            partials: c.bytes(bytemuck::cast_slice(&partials).to_vec()),
+            out: c.poison(2 * heads * head_dim),
+        };
+        c.check(kernel.dispatch(), &format!("{blocks} blocks, heads of {head_dim}"), device);
+    }
+}

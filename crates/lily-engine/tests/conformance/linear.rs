@@ -88,8 +88,10 @@ pub fn project(device: &dyn Runs) {
 }
 
 pub fn matvec_add(device: &dyn Runs) {
-    for format in [Q4, Q8, PLAIN] {
-        let (cols, outputs) = (192, 77);
+    // Rows shorter and longer than what a GPU takes at a time; few outputs, many, and a number that fits no tile.
+    let usual = [(192, 77, Q4), (192, 77, Q8), (192, 77, PLAIN), (64, 1, Q4), (2080, 17, Q8), (4672, 33, Q4)];
+    let rare = RARE.map(|format| (384, 19, format));
+    for (cols, outputs, format) in usual.into_iter().chain(rare) {
         let mut c = Case::new(28);
         let m = c.matrix(outputs, cols, format);
         let kernel = MatVecAdd {
@@ -100,6 +102,6 @@ pub fn matvec_add(device: &dyn Runs) {
             biases: m.biases,
             h: c.bf16(outputs, 2.0),
         };
-        c.check(kernel.dispatch(), &format!("{format:?}"), device);
+        c.check(kernel.dispatch(), &format!("{outputs} outputs of {cols}, {format:?}"), device);
     }
 }

@@ -9,7 +9,7 @@ pub mod ends;
 pub mod linear;
 pub mod moe;
 
-use half::bf16;
+use half::{bf16, f16};
 use lily_engine::backend::Backend;
 use lily_engine::backend::cpu::{Cpu, CpuMode};
 use lily_engine::checkpoint::Checkpoint;
@@ -23,6 +23,18 @@ pub const ROWS: [u32; 8] = [1, 2, 3, 5, 16, 17, 33, 65];
 pub const Q4: Format = Format::Affine { bits: 4, group: 64, scale: Float::Bf16 };
 pub const Q8: Format = Format::Affine { bits: 8, group: 32, scale: Float::Bf16 };
 pub const PLAIN: Format = Format::Dense(Float::Bf16);
+/// What a checkpoint may hold besides: other widths of codes, groups and types of scales, other plain elements.
+pub const RARE: [Format; 9] = [
+    Format::Affine { bits: 2, group: 64, scale: Float::Bf16 },
+    Format::Affine { bits: 3, group: 32, scale: Float::F16 },
+    Format::Affine { bits: 4, group: 32, scale: Float::F32 },
+    Format::Affine { bits: 4, group: 128, scale: Float::F16 },
+    Format::Affine { bits: 5, group: 128, scale: Float::F32 },
+    Format::Affine { bits: 6, group: 64, scale: Float::Bf16 },
+    Format::Affine { bits: 8, group: 128, scale: Float::F16 },
+    Format::Dense(Float::F16),
+    Format::Dense(Float::F32),
+];
 
 /// One dispatch with its buffers and their contents.
 pub struct Case {
@@ -63,6 +75,19 @@ impl Case {
         self.bytes(bytemuck::cast_slice(&values).to_vec())
     }
 
+    /// Elements of any type between `-scale` and `scale`.
+    fn floats(&mut self, float: Float, count: u32, scale: f32) -> Slot {
+        let half = |x: f32| f16::from_f32(x).to_le_bytes();
+        match float {
+            Float::Bf16 => self.bf16(count, scale),
+            Float::F16 => {
+                let bytes = (0..count).flat_map(|_| half(self.uniform() * scale)).collect();
+                self.bytes(bytes)
+            }
+            Float::F32 => self.f32(count, -scale, scale),
+        }
+    }
+
     pub fn f32(&mut self, count: u32, low: f32, high: f32) -> Slot {
         let values: Vec<f32> = (0..count).map(|_| low + (self.uniform() + 1.0) / 2.0 * (high - low)).collect();
         self.bytes(bytemuck::cast_slice(&values).to_vec())
@@ -84,11 +109,14 @@ impl Case {
                 let codes = (0..rows * row_bytes).map(|_| self.next() as u8).collect();
                 self.bytes(codes)
             }
-            Format::Dense(_) => self.bf16(rows * cols, 0.2),
+            Format::Dense(float) => self.floats(float, rows * cols, 0.2),
         };
-        let groups = rows * format.scale_row_bytes(cols as usize) as u32 / 2;
+        let (float, groups) = match format {
+            Format::Affine { group, scale, .. } => (scale, rows * (cols / group as u32)),
+            Format::Dense(float) => (float, 0),
+        };
         let most = if row_bytes == cols { 0.001 } else { 0.02 };
-        let (scales, biases) = (self.bf16(groups, most), self.bf16(groups, 0.1));
+        let (scales, biases) = (self.floats(float, groups, most), self.floats(float, groups, 0.1));
         MatrixSlots { codes, scales, biases, format: format.into(), rows, cols, expert_stride_rows: rows }
     }
 
@@ -171,8 +199,8 @@ macro_rules! cases {
             ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals;
             linear: rms_norm, matmul_and_matmul_add, gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;
-            attention: qk_prep, attend, attend_step, attend_blocks_and_merge;
-            moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_steps;
+            attention: qk_prep, attend, attend_step, attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;
+            moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;
         }
     };
     ($device:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -163,55 +163,93 @@ pub fn combine(device: &dyn Runs) {
     }
 }
 
-pub fn experts_steps(device: &dyn Runs) {
-    for formats in [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8]] {
-        let (mut c, dims) = (Case::new(24), moe_dims(1));
-        let (gate, up) = (c.matrix(11 * 96, 128, formats[0]), c.matrix(11 * 96, 128, formats[1]));
-        let (shared_gate, shared_up) = (c.matrix(64, 128, formats[1]), c.matrix(64, 128, formats[2]));
-        let kernel = ExpertsGateUpStep {
-            args: ExpertsGateUpStepArgs {
-                dims,
-                gate_format: gate.format,
-                up_format: up.format,
-                shared_gate_format: shared_gate.format,
-                shared_up_format: shared_up.format,
-                stride_rows: 96,
-            },
-            h: c.bf16(128, 3.0),
-            gain: c.f32(128, 0.5, 1.5),
-            logits: c.f32(11, -3.0, 3.0),
-            gate_codes: gate.codes,
-            gate_scales: gate.scales,
-            gate_biases: gate.biases,
-            up_codes: up.codes,
-            up_scales: up.scales,
-            up_biases: up.biases,
-            shared_gate_codes: shared_gate.codes,
-            shared_gate_scales: shared_gate.scales,
-            shared_gate_biases: shared_gate.biases,
-            shared_up_codes: shared_up.codes,
-            shared_up_scales: shared_up.scales,
-            shared_up_biases: shared_up.biases,
-            experts: c.poison(12),
-            scores: c.poison(12),
-            act: c.poison(2 * 3 * 96),
-            shared_act: c.poison(2 * 64),
+/// Logits of a router and what is special about them.
+fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 4] {
+    let mut random = |scale: f32| -> Vec<f32> { (0..experts).map(|_| c.uniform() * scale).collect() };
+    let (usual, huge) = (random(3.0), random(1e30));
+    let few = (0..experts).map(|_| [1.0, 0.0, -0.0, -1.0][c.next() as usize % 4]).collect();
+    [("usual", usual), ("huge", huge), ("many equal", few), ("all equal", vec![0.5; experts as usize])]
+}
+
+pub fn experts_gate_up_step(device: &dyn Runs) {
+    // The last shapes have rows longer than what a GPU stages at a time, and as many experts as it takes.
+    let shapes =
+        [(11, 3, 128, 96, 64), (5, 1, 256, 33, 40), (300, 16, 128, 8, 3), (7, 2, 2176, 35, 32), (512, 8, 128, 8, 8)];
+    let formats = [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8], [Q4, RARE[5], Q4], [RARE[0], RARE[3], RARE[8]]];
+    for (shape, formats) in shapes.into_iter().zip(formats) {
+        let (experts, top_k, width, expert_width, shared_width) = shape;
+        let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
+        for kind in 0..4 {
+            let mut c = Case::new(24);
+            let (label, logits) = router_logits(&mut c, experts)[kind].clone();
+            // Gate and up lie one behind the other, as fused tensors do.
+            let stride_rows = 2 * expert_width;
+            let gate = c.matrix(experts * stride_rows, width, formats[0]);
+            let up = c.matrix(experts * stride_rows, width, formats[1]);
+            let (shared_gate, shared_up) =
+                (c.matrix(shared_width, width, formats[1]), c.matrix(shared_width, width, formats[2]));
+            let kernel = ExpertsGateUpStep {
+                args: ExpertsGateUpStepArgs {
+                    dims,
+                    gate_format: gate.format,
+                    up_format: up.format,
+                    shared_gate_format: shared_gate.format,
+                    shared_up_format: shared_up.format,
+                    stride_rows,
+                },
+                h: c.bf16(width, 3.0),
+                gain: c.f32(width, 0.5, 1.5),
+                logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
+                gate_codes: gate.codes,
+                gate_scales: gate.scales,
+                gate_biases: gate.biases,
+                up_codes: up.codes,
+                up_scales: up.scales,
+                up_biases: up.biases,
+                shared_gate_codes: shared_gate.codes,
+                shared_gate_scales: shared_gate.scales,
+                shared_gate_biases: shared_gate.biases,
+                shared_up_codes: shared_up.codes,
+                shared_up_scales: shared_up.scales,
+                shared_up_biases: shared_up.biases,
+                experts: c.poison(4 * top_k),
+                scores: c.poison(4 * top_k),
+                act: c.poison(2 * top_k * expert_width),
+                shared_act: c.poison(2 * shared_width),
+            };
+            c.check(kernel.dispatch(), &format!("{label} logits, {shape:?}, {formats:?}"), device);
+        }
+    }
+}
+
+pub fn experts_down_step(device: &dyn Runs) {
+    // Widths of few and of many lanes, and longer than what a SIMD-group reads at a time; outputs that fill no threadgroup.
+    let shapes = [(11, 3, 128, 96, 64), (9, 1, 77, 64, 512), (40, 16, 19, 256, 64), (4, 2, 13, 1152, 1024)];
+    let formats = [(Q8, Q4), (Q4, Q8), (PLAIN, Q4), (Q4, PLAIN), (RARE[4], RARE[3]), (RARE[0], RARE[7])];
+    for (shape, (routed, shared)) in shapes.into_iter().cycle().zip(formats).chain([(shapes[2], (Q4, Q4))]) {
+        let (experts, top_k, width, expert_width, shared_width) = shape;
+        // Widths that the format's groups do not divide do not exist.
+        let fits = |format: Format, cols: u32| match format {
+            Format::Affine { group, .. } => cols.next_multiple_of(group as u32),
+            Format::Dense(_) => cols,
         };
-        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+        let (expert_width, shared_width) = (fits(routed, expert_width), fits(shared, shared_width));
+        let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
         let mut c = Case::new(25);
-        let down_format = if formats[0] == Q4 { Q8 } else { formats[0] };
-        let (down, shared_down) = (c.matrix(11 * 128, 96, down_format), c.matrix(128, 64, formats[1]));
+        let (down, shared_down) =
+            (c.matrix(experts * width, expert_width, routed), c.matrix(width, shared_width, shared));
+        let chosen: Vec<u32> = (0..top_k).map(|i| (i * 7 + 3) % experts).collect();
         let kernel = ExpertsDownStep {
             args: ExpertsDownStepArgs {
                 dims,
                 format: down.format,
                 shared_format: shared_down.format,
-                stride_rows: 128,
+                stride_rows: width,
             },
-            act: c.bf16(3 * 96, 1.0),
-            shared_act: c.bf16(64, 1.0),
-            experts: c.u32(&[7, 0, 10]),
-            scores: c.f32(3, 0.0, 1.0),
+            act: c.bf16(top_k * expert_width, 1.0),
+            shared_act: c.bf16(shared_width, 1.0),
+            experts: c.u32(&chosen),
+            scores: c.f32(top_k, 0.0, 1.0),
             shared: c.f32(1, 0.0, 1.0),
             codes: down.codes,
             scales: down.scales,
@@ -219,8 +257,8 @@ pub fn experts_steps(device: &dyn Runs) {
             shared_codes: shared_down.codes,
             shared_scales: shared_down.scales,
             shared_biases: shared_down.biases,
-            h: c.bf16(128, 2.0),
+            h: c.bf16(width, 2.0),
         };
-        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+        c.check(kernel.dispatch(), &format!("{shape:?}, {routed:?}, {shared:?}"), device);
     }
 }
