@@ -4,7 +4,7 @@
 //! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
-use crate::backend::{Backend, BackendChoice, BackendError, Device, Program};
+use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
 use crate::memory::MemoryPlan;
@@ -48,11 +48,10 @@ impl EngineOptions {
     /// If this machine does not have it.
     pub fn device(&self) -> Result<Box<dyn Device>, BackendError> {
         match self.backend {
+            BackendChoice::Auto if cfg!(target_os = "macos") => backend::metal_device(),
+            BackendChoice::Metal => backend::metal_device(),
             BackendChoice::Auto | BackendChoice::Cpu => {
                 Ok(Box::new(CpuDevice { mode: self.cpu, threads: self.threads }))
-            }
-            BackendChoice::Metal => {
-                Err(BackendError::NoMetal { system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) })
             }
         }
     }
@@ -160,6 +159,7 @@ impl Engine {
         if options.context_tokens > limit {
             return Err(EngineError::ContextLimit { asked: options.context_tokens, limit });
         }
+        device.check(&checkpoint.weights.shape)?;
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
         let model = Model::new(&checkpoint.weights, device.traits(), chunk_tokens, options.context_tokens);
         let memory = MemoryPlan::new(&checkpoint, &model);

@@ -119,9 +119,14 @@ impl From<PromptError> for Failure {
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let code = match error {
-            BackendError::OutOfMemory { .. } => MEMORY,
+            BackendError::OutOfMemory { .. } | BackendError::TooLong { .. } => MEMORY,
             BackendError::Unknown { .. } => USAGE,
-            BackendError::Isa(_) | BackendError::NoMetal { .. } => BACKEND,
+            BackendError::Isa(_) | BackendError::NoMetal { .. } | BackendError::NoGpu { .. } => BACKEND,
+            BackendError::Shape(_) => MODEL,
+            BackendError::Binding { .. }
+            | BackendError::Compile { .. }
+            | BackendError::Refused { .. }
+            | BackendError::Fault { .. } => FAILED,
         };
         Self::new(code, error)
     }

@@ -5,11 +5,16 @@
 //! not models, sessions or tokens.
 
 pub mod cpu;
+pub mod gpu;
 mod host;
+#[cfg(any(target_os = "macos", lily_fake_metal))]
+pub mod metal;
 
 use crate::checkpoint::Checkpoint;
+use crate::kernel::launch::UnsupportedShape;
 use crate::model::Traits;
 use crate::plan::{BufferTable, Plan, Slot};
+use crate::shape::Shape;
 use std::any::Any;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -39,6 +44,70 @@ pub enum BackendError {
     NoMetal {
         /// Operating system and architecture.
         system: String,
+    },
+    /// No device of this machine will do.
+    #[error(
+        "no GPU here will do: expected unified memory and Apple's family {} (M1) or newer, found {found}; use --backend cpu",
+        gpu::facts::APPLE_FAMILY_MIN
+    )]
+    NoGpu {
+        /// Names of the devices.
+        found: String,
+    },
+    /// The kernels are not made for such a model.
+    #[error(transparent)]
+    Shape(#[from] UnsupportedShape),
+    /// A buffer is longer than the device can bind.
+    #[error("{what} has {:.1} MB and a buffer of this device at most {:.1}; ask for a shorter context (--context)",
+        *bytes as f64 / 1e6, *most as f64 / 1e6)]
+    TooLong {
+        /// What it holds.
+        what: String,
+        /// Its size.
+        bytes: usize,
+        /// The longest.
+        most: usize,
+    },
+    /// A plan binds a buffer where kernels cannot load from.
+    #[error(
+        "`{parameter}` of kernel `{kernel}` is bound at offset {offset}; expected a multiple of {}; this is a bug of lily",
+        gpu::layout::LOAD_ALIGN
+    )]
+    Binding {
+        /// The kernel.
+        kernel: &'static str,
+        /// Its parameter.
+        parameter: &'static str,
+        /// Offset into the device's buffer.
+        offset: usize,
+    },
+    /// A kernel cannot be compiled or specialised for the device.
+    #[error("kernel `{kernel}` cannot be compiled for this device: {message}")]
+    Compile {
+        /// Entry name, or the file if that is refused.
+        kernel: String,
+        /// The compiler's words.
+        message: String,
+    },
+    /// The device gives something up that it should have.
+    #[error("the device refuses {what}: {message}")]
+    Refused {
+        /// What was asked of it.
+        what: &'static str,
+        /// Its words.
+        message: String,
+    },
+    /// A kernel failed while it ran.
+    #[error("the GPU failed in {kernel} (stage {stage} of {stages}): {message}")]
+    Fault {
+        /// The kernel, or what is known of it.
+        kernel: String,
+        /// Its stage, from 1.
+        stage: usize,
+        /// Stages of the plan.
+        stages: usize,
+        /// The system's words.
+        message: String,
     },
 }
 
@@ -84,6 +153,14 @@ pub trait Device {
     /// What it can give to a model; `None` where nobody says.
     fn memory(&self) -> Option<DeviceMemory>;
 
+    /// Whether its kernels can run such a model.
+    ///
+    /// # Errors
+    /// If they cannot, with the dimension.
+    fn check(&self, _shape: &Shape) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Puts a checkpoint on it: vectors and scratch are allocated, weights mapped.
     ///
     /// # Errors
@@ -93,6 +170,17 @@ pub trait Device {
         checkpoint: Arc<Checkpoint>,
         table: &BufferTable,
     ) -> Result<Box<dyn Backend>, BackendError>;
+}
+
+/// The GPU of this machine through Metal.
+///
+/// # Errors
+/// If this is no Apple machine, or one whose GPU will not do.
+pub fn metal_device() -> Result<Box<dyn Device>, BackendError> {
+    #[cfg(any(target_os = "macos", lily_fake_metal))]
+    return Ok(Box::new(metal::MetalDevice::open()?));
+    #[cfg(not(any(target_os = "macos", lily_fake_metal)))]
+    Err(BackendError::NoMetal { system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) })
 }
 
 /// A plan that a backend has made ready to run many times.

@@ -195,6 +195,19 @@ impl Checkpoint {
         Ok((checkpoint, bound.stacks))
     }
 
+    /// How many files ranges can lie in.
+    pub fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The content of a file that is mapped, from a page's start on; `None` for one that is in the process otherwise.
+    pub fn mapped_file(&self, file: usize) -> Option<&[u8]> {
+        match &self.files[file] {
+            FileData::Map(map) => Some(map),
+            FileData::Static(_) | FileData::Owned(_) => None,
+        }
+    }
+
     /// The bytes of a range; of any alignment.
     pub fn bytes(&self, range: FileRange) -> &[u8] {
         &self.files[range.file][range.offset..range.offset + range.bytes]

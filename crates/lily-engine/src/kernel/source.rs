@@ -7,6 +7,7 @@
 
 use super::signature::signatures;
 use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => {
@@ -42,6 +43,13 @@ const FILES: &[(&str, &str)] = &embedded![
 pub fn file_of(entry: &str) -> Option<&'static str> {
     let mut libraries = FILES.iter().filter(|(name, _)| name.ends_with(".metal"));
     libraries.find(|(_, text)| signatures(text).iter().any(|s| s.name == entry)).map(|(name, _)| *name)
+}
+
+/// A number that changes with any kernel text, with lily's version or with `salt`.
+pub fn fingerprint(salt: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (FILES, env!("CARGO_PKG_VERSION"), salt).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The text of a library with its includes written out and `defines` set; `#line` directives keep places right.

@@ -95,6 +95,13 @@ impl Slot {
         self.part(0, bytes)
     }
 
+    /// Whether every byte of `other` is in this slot.
+    pub fn covers(self, other: Slot) -> bool {
+        self.buffer == other.buffer
+            && self.offset <= other.offset
+            && other.offset + other.bytes <= self.offset + self.bytes
+    }
+
     /// Whether two slots share a byte.
     pub fn overlaps(self, other: Slot) -> bool {
         self.buffer == other.buffer

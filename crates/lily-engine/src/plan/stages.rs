@@ -4,7 +4,8 @@
 //! highest stage of an earlier dispatch it conflicts with; dispatches of one stage may run at the same time, and a
 //! device needs a barrier only between stages.
 
-use super::{Dispatch, Plan};
+use super::{BufferId, Dispatch, Plan, Slot};
+use std::collections::HashMap;
 
 /// Whether the order of two dispatches matters.
 pub fn conflict(a: &Dispatch, b: &Dispatch) -> bool {
@@ -12,12 +13,33 @@ pub fn conflict(a: &Dispatch, b: &Dispatch) -> bool {
         .any(|(pa, sa)| b.bindings().any(|(pb, sb)| (pa.access.writes() || pb.access.writes()) && sa.overlaps(sb)))
 }
 
+/// A touch of a buffer that a later dispatch may have to wait for.
+struct Touch {
+    slot: Slot,
+    writes: bool,
+    stage: usize,
+}
+
 /// The stage of every dispatch, from 0.
 pub fn stages(plan: &Plan) -> Vec<usize> {
+    let mut touched: HashMap<BufferId, Vec<Touch>> = HashMap::new();
     let mut stages = Vec::with_capacity(plan.dispatches.len());
-    for (i, dispatch) in plan.dispatches.iter().enumerate() {
-        let earlier = plan.dispatches[..i].iter().zip(&stages);
-        let stage = earlier.filter(|(e, _)| conflict(e, dispatch)).map(|(_, s): (_, &usize)| s + 1).max().unwrap_or(0);
+    for dispatch in &plan.dispatches {
+        let waits = dispatch.bindings().flat_map(|(param, slot)| {
+            let before = touched.get(&slot.buffer).into_iter().flatten();
+            let conflicts = before.filter(move |t| (t.writes || param.access.writes()) && t.slot.overlaps(slot));
+            conflicts.map(|t| t.stage + 1)
+        });
+        let stage = waits.max().unwrap_or(0);
+        for (param, slot) in dispatch.bindings() {
+            let writes = param.access.writes();
+            let touches = touched.entry(slot.buffer).or_default();
+            if writes {
+                // Whoever conflicts with what this covers conflicts with this as well, which is later.
+                touches.retain(|t| t.stage == stage || !slot.covers(t.slot));
+            }
+            touches.push(Touch { slot, writes, stage });
+        }
         stages.push(stage);
     }
     stages
@@ -26,8 +48,40 @@ pub fn stages(plan: &Plan) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::synth::with_layers;
     use crate::kernel::{RmsNorm, RmsNormArgs};
+    use crate::model::{Model, Traits};
+    use crate::outline::outline;
     use crate::plan::{BufferTable, Home, Slot};
+    use crate::shape::Shape;
+    use crate::weights::{Float, Format};
+
+    /// The definition, dispatch against dispatch.
+    fn by_definition(plan: &Plan) -> Vec<usize> {
+        let mut stages: Vec<usize> = Vec::new();
+        for (i, dispatch) in plan.dispatches.iter().enumerate() {
+            let earlier = plan.dispatches[..i].iter().zip(&stages);
+            let waits = earlier.filter(|(e, _)| conflict(e, dispatch)).map(|(_, s)| s + 1);
+            let stage = waits.max().unwrap_or(0);
+            stages.push(stage);
+        }
+        stages
+    }
+
+    #[test]
+    fn stages_of_real_plans_are_those_of_the_definition() {
+        let affine = |bits| Format::Affine { bits, group: 64, scale: Float::Bf16 };
+        let shape = with_layers(&Shape::qwen36_35b_a3b(), 8);
+        let weights = outline(&shape, affine(4), affine(8));
+        for traits in [Traits::CPU, Traits::GPU] {
+            let model = Model::new(&weights, traits, 64, 40_000);
+            for plan in
+                [model.prefill(64, true), model.prefill(1, false), model.decode(100, true), model.decode(39_000, false)]
+            {
+                assert_eq!(stages(&plan), by_definition(&plan));
+            }
+        }
+    }
 
     fn norm(x: Slot, gain: Slot, y: Slot) -> RmsNorm {
         RmsNorm { args: RmsNormArgs { rows: 1, width: 8, eps: 1e-6 }, x, gain, y }

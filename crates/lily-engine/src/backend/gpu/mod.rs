@@ -1,0 +1,6 @@
+//! What GPU backends decide without a GPU: where buffers lie ([`layout`]), how a plan is encoded ([`encode`]) and whether
+//! a device will do ([`facts`]). Host layers carry these decisions out and make none of their own.
+
+pub mod encode;
+pub mod facts;
+pub mod layout;
