@@ -1,5 +1,6 @@
 """Writes the held-out evaluation sets and the tokenised training set.
 
+    python generate.py split                -> sizes of the pools of phrasings
     python generate.py tokenizer            -> models/lily-nano/tokenizer.json
     python generate.py eval                 -> models/lily-nano/eval/*.jsonl
     python generate.py train --out FILE     -> tokens and lengths (npz)
@@ -19,10 +20,11 @@ import numpy as np
 
 import calls
 import followup
-import held
+import phrases
 import qa
 import smalltalk
 import template
+import values
 from facts import COUNTRIES, DEFINITIONS, SPELL_WORDS
 from grammar import Ctx, noisy, normal, typo
 
@@ -37,21 +39,21 @@ SYSTEM = ["You are a helpful assistant.", "You are lily-nano.", "Answer briefly.
           "You are a helpful AI assistant.", "Help the user.", "Answer the user's questions truthfully.", "You are a voice assistant.", "Today is a nice day. Be helpful.", "Use the functions when they are needed."]
 
 
-QA_MIX = [(qa.arithmetic, 24), (qa.tables, 2), (qa.capital, 12), (qa.reverse_capital, 8), (qa.continent, 7), (qa.definition, 14), (qa.opposite, 5),
-          (qa.spelling, 9), (qa.letter_count, 9), (qa.calendar, 5), (smalltalk.talk, 5), (smalltalk.refusal, 6), (qa.echo, 10)]
+QA_MIX = [(qa.arithmetic, 25), (qa.tables, 2), (qa.capital, 10), (qa.reverse_capital, 10), (qa.continent, 7), (qa.definition, 14), (qa.opposite, 7),
+          (qa.spelling, 8), (qa.letter_count, 8), (qa.calendar, 8), (smalltalk.talk, 9), (smalltalk.refusal, 7), (qa.echo, 7)]
 
 
 def unknown(c):
-    v = calls.Values(c)
+    v = values.Values(c)
     while True:
-        word, place = c.rng.choice([v.made_up(), c.rng.choice(smalltalk.topics(c)), c.rng.choice(SPELL_WORDS)]), v.made_up()
-        if word not in DEFINITIONS and all(place != name for row in COUNTRIES for name in row[0].lower().split() + row[1].lower().split()):
+        word, place = c.rng.choice([v.made_up(), smalltalk.topic(c), c.rng.choice(SPELL_WORDS)]), v.made_up()
+        if " " not in word and word.lower() not in DEFINITIONS and all(place != name for row in COUNTRIES for name in row[0].lower().split() + row[1].lower().split()):
             return qa.unknown(c, word, place)
 
 
 def one_qa(c):
     draw = c.rng.choices([f for f, _ in QA_MIX], [n for _, n in QA_MIX])[0]
-    return unknown(c) if not c.held and c.rng.random() < 0.07 else draw(c)
+    return unknown(c) if not c.held and c.rng.random() < 0.05 else draw(c)
 
 
 def asked(it, noise, rng):
@@ -73,7 +75,7 @@ def two_turn_messages(c, noise):
     return messages, second
 
 
-CALL_THINK = ["The user wants something that {n} can do. I call it with {a}.", "The function {n} fits. Arguments: {a}.", "I need {n} for this, with {a}."]
+CALL_THINK = "The user wants something that {n} can do. I call it with {a}."
 
 
 def call_item(c, noise, tool=None):
@@ -90,7 +92,7 @@ def call_message(call):
 
 def call_think(c, call):
     shown = ", ".join(f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in call[1].items())
-    return CALL_THINK[0].format(n=call[0], a=shown)
+    return CALL_THINK.format(n=call[0], a=shown)
 
 
 def without_sums(c):
@@ -105,9 +107,9 @@ def without_sums(c):
 def training_case(c):
     """(messages, tools, thinking, completion, leak key)"""
     r = c.rng
-    noise = lambda text, rng: typo(noisy(text, rng), rng) if rng.random() < 0.02 else noisy(text, rng)
+    noise = lambda text, rng: typo(noisy(text, rng, 0.05), rng) if rng.random() < 0.02 else noisy(text, rng, 0.05)
     k, thinking, tools = r.random(), r.random() < 0.25, None
-    if k < 0.37:
+    if k < 0.39:
         it = one_qa(c)
         messages = [user(asked(it, noise, r))]
         if r.random() < 0.10:
@@ -118,12 +120,12 @@ def training_case(c):
         if r.random() < 0.15:
             other = one_qa(c)
             messages = [user(asked(other, noise, r)), assistant(other["answer"])] + messages
-    elif k < 0.60:
+    elif k < 0.59:
         it = without_sums(c)
         messages, tools = [user(asked(it, noise, r))], [t["schema"] for t in calls.toolbox(c, calls.build(c))]
     else:
         messages, tools, tool, call, shown = call_item(c, noise)
-        if k < 0.88:
+        if k < 0.92:
             if r.random() < 0.08:
                 other = without_sums(c)
                 messages = [user(asked(other, noise, r)), assistant(other["answer"])] + messages
@@ -147,7 +149,7 @@ def leak_key(messages):
 
 
 def training_shard(index):
-    c = Ctx(random.Random(TRAIN_SEED + index), False, _EVAL_PHRASINGS)
+    c = Ctx(random.Random(TRAIN_SEED + index), False, phrases.pools(), phrases.held_phrasings())
     prompts, completions, keys = [], [], []
     while len(keys) < SHARD:
         messages, tools, thinking, completion, key = training_case(c)
@@ -156,7 +158,7 @@ def training_shard(index):
         prompts.append(template.prompt(messages, tools, thinking))
         completions.append(completion)
         keys.append(key)
-    shared = c.used & _EVAL_PHRASINGS
+    shared = c.used & phrases.held_phrasings()
     if shared:
         raise ValueError(f"phrasings of the evaluation in training: {sorted(shared)[:5]}")
     return prompts, completions, keys
@@ -175,15 +177,14 @@ def _tokenised_shard(index):
     return flat, lengths
 
 
-_EVAL_KEYS, _EVAL_PHRASINGS = set(), set()
+_EVAL_KEYS = set()
 
 
 def _load_eval():
-    """What training must not contain: the sets' prompts and the phrasings they are drawn from."""
+    """The prompts that training must not contain."""
     for path in sorted(EVAL_DIR.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             _EVAL_KEYS.add(leak_key(json.loads(line)["messages"]))
-    _EVAL_PHRASINGS.update(held.phrasings(calls.ATTRIBUTES))
 
 
 def write_training(out, shards, processes):
@@ -194,7 +195,7 @@ def write_training(out, shards, processes):
     lengths = np.concatenate([p[1] for p in parts])
     np.savez(out, tokens=flat, lengths=lengths)
     print(f"{len(lengths)} samples, {len(flat)} tokens, longest {lengths[:, 1].max()}, "
-          f"mean {lengths[:, 1].mean():.1f}; none of {len(_EVAL_KEYS)} evaluation prompts and {len(_EVAL_PHRASINGS)} phrasings in training")
+          f"mean {lengths[:, 1].mean():.1f}; none of {len(_EVAL_KEYS)} evaluation prompts and {len(phrases.held_phrasings())} phrasings in training")
 
 
 # ---- evaluation ------------------------------------------------------------
@@ -228,7 +229,7 @@ def fill(target, wanted, draw):
 
 
 def write_eval():
-    c = Ctx(random.Random(EVAL_SEED), True)
+    c = Ctx(random.Random(EVAL_SEED), True, phrases.pools())
     noise = lambda text, rng: noisy(text, rng)
 
     def simple(it, thinking=False):
@@ -266,13 +267,13 @@ def write_eval():
         return dict(simple(it), tools=[s["schema"] for s in calls.toolbox(c, calls.build(c))], category="no_call")
 
     tool, result, none = EvalSet("tool", "tool"), EvalSet("tool_result", "tool_result"), EvalSet("no_tool", "qa")
-    fill(tool, 140, call)
+    fill(tool, 200, call)
     fill(t, 20, lambda: call(True))
     fill(result, 50, answered)
     fill(none, 40, unneeded)
-    stray = c.used - held.phrasings(calls.ATTRIBUTES)
+    stray = c.used - phrases.held_phrasings()
     if stray:
-        raise ValueError(f"phrasings of the evaluation that held.py does not count as such: {sorted(stray)[:5]}")
+        raise ValueError(f"phrasings of the evaluation that training may use: {sorted(stray)[:5]}")
     EVAL_DIR.mkdir(exist_ok=True)
     for drawn in (q, t, two, tool, result, none):
         drawn.write()
@@ -280,7 +281,7 @@ def write_eval():
 
 def write_tokenizer():
     import tokenizer
-    calls.pieces = lambda: calls.SYLLABLES  # there are no entries to draw words from yet
+    values.pieces = lambda: values.SYLLABLES  # there are no entries to draw words from yet
     texts = []
     for index in range(6):
         prompts, completions, _ = training_shard(1_000_000 + index)
@@ -290,12 +291,14 @@ def write_tokenizer():
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["eval", "tokenizer", "train"])
+    ap.add_argument("what", choices=["split", "eval", "tokenizer", "train"])
     ap.add_argument("--out", default="train.npz")
     ap.add_argument("--shards", type=int, default=100, help="of 10,000 samples each")
     ap.add_argument("--processes", type=int, default=2)
     a = ap.parse_args()
-    if a.what == "eval":
+    if a.what == "split":
+        phrases.statistics()
+    elif a.what == "eval":
         write_eval()
     elif a.what == "tokenizer":
         write_tokenizer()

@@ -1,24 +1,30 @@
 """Small helpers for generated text: alternatives in templates, surface noise,
 and the split between training material and held-out material."""
+import functools
 import hashlib
 import re
 
-_ALT = re.compile(r"\[([^\[\]]*)\]")
+ALTERNATIVES = re.compile(r"\[([^\[\]]*)\]")
 
 
 def expand(template, rng):
     """Replaces every [a|b|c] by one of its alternatives."""
     while True:
-        m = _ALT.search(template)
+        m = ALTERNATIVES.search(template)
         if m is None:
             return re.sub(r"  +", " ", template).replace(" .", ".").strip()
         template = template[: m.start()] + rng.choice(m.group(1).split("|")) + template[m.end():]
 
 
+def digest(*key):
+    """A number from the key's text, the same in every run."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, ("second draw", *key))).encode()).digest()[:4], "little")
+
+
+@functools.lru_cache(1 << 16)
 def is_held(*key, one_in=20):
-    """A fixed pseudo-random choice of one in `one_in` keys, the same in every run."""
-    digest = hashlib.sha256("/".join(map(str, ("second draw", *key))).encode()).digest()
-    return int.from_bytes(digest[:4], "little") % one_in == 0
+    """A fixed pseudo-random choice of one in `one_in` keys."""
+    return digest(*key) % one_in == 0
 
 
 def normal(text):
@@ -27,17 +33,112 @@ def normal(text):
 
 
 _SMALL = set("the is a an of you me please tell can could i to that does do there are give need want know for in what".split())
-_FILLER = "well,just,really,exactly,maybe,actually,kindly,now,here,again,quickly,simply,then,also,right".split(",")
+_FILLER = "well,just,really,exactly,maybe,actually,kindly,now,here,again,quickly,simply,then,also,please,perhaps".split(",")
+
+# Words and turns that stand for each other; training swaps them within a phrasing.
+_SYNONYMS = """country|nation|land|state
+city|town|place
+capital city|capital
+continent|part of the world
+tell me|let me know|inform me|show me
+give me|get me|show me|hand me
+want to know|would like to know|need to know|wish to know|have to know
+i want|i need|i would like|i'd like|i wish for
+looking for|searching for|in search of
+find out|figure out|work out|check
+look up|search for|find|check
+begins|starts|sets in
+ends|is over|finishes|stops|is finished
+ended|was over|finished|stopped
+directly|right|immediately|just
+next|following
+previous|last|preceding
+opposite|contrary|reverse|antonym
+meaning|sense|definition
+means|stands for|signifies
+explain|describe|make clear|define
+somebody|someone|a person|a man|a woman
+friend|neighbour|colleague|cousin
+teacher|boss|sister|brother|son|daughter
+called|named
+letters|characters
+how many|what number of
+altogether|in total|in all|all together
+remain|are left|stay|are still there
+result|answer|outcome|solution
+take away|subtract|remove
+put together|combine|add up
+each|every one
+calculate|compute|work out|solve
+can you|could you|would you|will you|are you able to
+please|kindly
+do you know|can you tell me|have you an idea|do you have any idea
+repeat|say again|echo
+words|text
+spelled|written
+spell|write out
+is in|lies in|is found in|is located in
+message|note|text
+send|write|pass
+switch|turn|flip
+lamp|light
+timer|countdown
+reminder|note
+buy|purchase
+shopping list|list|shopping cart
+parcel|package|delivery
+arrive|come|get here
+status|state
+news|update
+online|on the internet|on the web|in the web
+internet|web|net
+web page|page|site
+file|document
+content|text
+listen to|hear
+song|track|music
+at home|in the house
+name|state
+quickly|fast
+great|good|nice|wonderful|lovely
+thanks|thank you|many thanks
+help|assist
+bigger|larger|better|stronger
+use|run|load|start
+hello|hi|hey
+things|tasks|topics
+talking to|speaking with|talking with|speaking to""".split("\n")
+_MEANS = {word: [w for w in line.split("|") if w != word] for line in _SYNONYMS for word in line.split("|")}
+_KNOWN = re.compile(r"(?<![\w{'])(" + "|".join(sorted(map(re.escape, _MEANS), key=len, reverse=True)) + r")(?![\w}'])", re.I)
+
+
+def reword(template, rng):
+    """Swaps one or two words for synonyms."""
+    for _ in range(rng.choice([1, 1, 2])):
+        found = list(_KNOWN.finditer(template))
+        if not found:
+            break
+        m = rng.choice(found)
+        word = rng.choice(_MEANS[m.group().lower()])
+        template = template[: m.start()] + (word[0].upper() + word[1:] if m.group()[0].isupper() else word) + template[m.end():]
+    return template
 
 
 def loosen(template, rng):
-    """Drops a small word or puts in a filler, so that phrasings vary beyond the lists."""
+    """Drops a small word, puts in a filler or moves "please", so that phrasings vary
+    beyond the lists. Fillers never touch a slot: they would look like a part of it."""
     words = template.split(" ")
     small = [i for i, w in enumerate(words) if w.lower() in _SMALL]
-    if small and len(words) > 2 and rng.random() < 0.6:
+    k = rng.random()
+    if small and len(words) > 2 and k < 0.5:
         del words[rng.choice(small)]
+    elif k < 0.6 and "{" not in words[-1]:
+        words = [w for w in words if w.lower() not in ("please", "please.")] or words
+        words = ["Please"] + words if rng.random() < 0.5 else [*words[:-1], words[-1].rstrip(".?!") + ",", "please"]
     else:
-        words.insert(rng.randint(0, len(words) - 1), rng.choice(_FILLER))
+        free = [i for i in range(len(words)) if "{" not in words[i] and (i == 0 or "{" not in words[i - 1])]
+        if free:
+            words.insert(rng.choice(free), rng.choice(_FILLER))
     return " ".join(words)
 
 
@@ -77,42 +178,55 @@ I [ask myself|was asked|keep asking|try to find out|want to learn|want to hear] 
 
 
 class Ctx:
-    """Where an item is drawn for: `held` picks held-out templates and values.
-    `banned` are the templates (as `normal` sees them) that training may not
+    """Where an item is drawn for: `held` picks held-out phrasings, names and values.
+    `banned` are the phrasings (as `normal` sees them) that training may not
     use; `used` collects those that were drawn."""
 
-    def __init__(self, rng, held, banned=frozenset()):
-        self.rng, self.held, self.banned, self.used = rng, held, banned, set()
+    def __init__(self, rng, held, pools, banned=frozenset()):
+        self.rng, self.held, self.pools, self.banned, self.used = rng, held, pools, banned, set()
 
-    def template(self, train, held, noun=(), clause=(), loose=0.16):
-        """One template, its alternatives chosen; `noun` and `clause` are put into frames."""
-        r = self.rng
+    def template(self, name):
+        """One phrasing of a pool, its alternatives chosen; training also puts nouns
+        and clauses into frames, swaps synonyms and loosens the words."""
+        r, pool = self.rng, self.pools[name]
+        frames = [] if self.held else [(f, kind, words) for f, kind, words in ((_NOUN_FRAMES, "{np}", pool.noun), (_CLAUSE_FRAMES, "{cl}", pool.clause)) if words]
         while True:
-            frames = [] if self.held else [(f, kind, words) for f, kind, words in ((_NOUN_FRAMES, "{np}", noun), (_CLAUSE_FRAMES, "{cl}", clause)) if words]
-            if frames and r.random() < 0.45:
+            if frames and r.random() < 0.3:
                 frame, kind, words = r.choice(frames)
                 text = expand(r.choice(frame).replace(kind, r.choice(words)), r)
             else:
-                text = expand(r.choice(held if self.held else train), r)
-            if not self.held and r.random() < loose:
-                text = loosen(text, r)
+                text = expand(r.choice(pool.held if self.held else pool.train), r)
+            if not self.held:
+                if r.random() < 0.35:
+                    text = reword(text, r)
+                if r.random() < 0.3:
+                    text = loosen(text, r)
             key = normal(text)
             if self.held or key not in self.banned:
                 self.used.add(key)
                 return text
 
-    def say(self, train, held, noun=(), clause=(), **slots):
-        return self.template(train, held, noun, clause).format(**slots)
+    def say(self, name, **slots):
+        return self.template(name).format(**slots)
 
 
 _BEFORE = ["Please tell me: ", "Hi! ", "Hello, ", "Hey, ", "Quick question: ", "Question: ", "Hi there. ", "OK, ", "So, ",
            "Good morning! ", "I need help. ", "Help me with this: ", "One question: ", "Hello! ", "Now, ", "Please: "]
 _AFTER = [" Thanks!", " Please.", " Thank you.", " Answer briefly.", " I forgot.", " Please answer.", " Thanks in advance.",
           " I really want to know.", " I am curious."]
+_STORY = """I am at home. ~I am at work. ~I sit in a train. ~My day was long. ~It is late. ~It is early in the morning. ~I am in a hurry. ~We are a small class. ~I am writing a text. ~My friends are here.
+We play a game. ~I have a short question. ~I just came home. ~I am having breakfast. ~The children ask me things. ~I am a little tired. ~I like to learn. ~We are on holiday. ~I am in the kitchen. ~My phone is broken. """.replace("\n", "~").split("~")
 
 
-def noisy(text, rng):
-    """Surface variety: courtesy around the question, casing, punctuation, a rare typo."""
+def story(text, rng):
+    """A sentence in front that has nothing to do with the question, or a greeting."""
+    return rng.choice(_STORY if rng.random() < 0.4 else [b for b in _BEFORE if b[-2] in "!.:"]).strip() + " " + text
+
+
+def noisy(text, rng, upper=0.03):
+    """Surface variety: courtesy around the question, casing, punctuation."""
+    if rng.random() < 0.05:
+        text = rng.choice(_STORY).strip() + " " + text
     if rng.random() < 0.22:
         before = rng.choice(_BEFORE)
         keep = text.split()[0] in ("I", "I'm") or text[:1].isdigit() or rng.random() < 0.5
@@ -122,7 +236,7 @@ def noisy(text, rng):
     r = rng.random()
     if r < 0.22:
         text = text.lower()
-    elif r < 0.25:
+    elif r < 0.22 + upper:
         text = text.upper()
     r = rng.random()
     if r < 0.15:

@@ -12,7 +12,14 @@ typedef struct {
 
 __attribute__((visibility("hidden"))) SmRuntime sm_runtime;
 
-__attribute__((visibility("default"))) void sm_init(const SmRuntime* runtime) { sm_runtime = *runtime; }
+// Where the linker has put the library.
+extern __attribute__((visibility("hidden"))) char __ehdr_start[], _end[];
+
+__attribute__((visibility("default"))) void sm_init(const SmRuntime* runtime, char** image) {
+    sm_runtime = *runtime;
+    image[0] = __ehdr_start;
+    image[1] = _end;
+}
 
 // The run time tells call sites apart by their return address, so these jump instead of calling, with the address as the
 // next argument.

@@ -4,7 +4,8 @@ use crate::abi::SLOT_BYTES;
 use crate::launch::Launch;
 use crate::library::{KernelInfo, Library, Space};
 use crate::memory::{Buffer, PAGE};
-use crate::worker::{Halt, THREADGROUP_BYTES, Worker};
+use crate::race::{Conflict, Scope};
+use crate::worker::{Halt, Worker};
 
 /// Why a launch failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,14 @@ pub enum Fault {
         line: String,
         /// What was touched.
         message: String,
+    },
+    /// Accesses to the same bytes that nothing orders.
+    #[error("kernel `{kernel}` has races:\n{}", races.join("\n"))]
+    Races {
+        /// The kernel.
+        kernel: String,
+        /// One line each, of different places in the text.
+        races: Vec<String>,
     },
     /// A SIMD-group function or barrier that not all threads reached.
     #[error("kernel `{kernel}`, {line}: {message}")]
@@ -89,6 +98,11 @@ pub(crate) fn describe(
         Halt::SlotTooLarge { site, bytes } => {
             convergence(site, format!("a lane brings {bytes} bytes to a meeting; at most {SLOT_BYTES}"))
         }
+        Halt::Undeclared { address, bytes, kind, site, thread } => {
+            let (at, verb, size) = place(kernel, launch, args, worker, address);
+            let message = format!("{bytes} bytes are {}: {at}, of which {size} bytes {verb}", kind.word());
+            Fault::Access { kernel: kernel.name.clone(), thread, line: called(site), message }
+        }
         Halt::Signal { number, address, site, thread } => Fault::Access {
             kernel: kernel.name.clone(),
             thread,
@@ -96,6 +110,45 @@ pub(crate) fn describe(
             message: signal(kernel, launch, args, worker, number, address),
         },
     }
+}
+
+/// Puts conflicts into words.
+pub(crate) fn races_fault(
+    library: &Library,
+    kernel: &KernelInfo,
+    launch: &Launch<'_>,
+    args: &Buffer,
+    worker: &Worker,
+) -> Fault {
+    let conflicts = worker.conflicts();
+    let sites: Vec<usize> = conflicts.iter().flat_map(|c| c.accesses.map(|a| a.1 - 1)).collect();
+    let lines = library.lines(&sites);
+    let describe = |(i, conflict): (usize, &Conflict)| {
+        let [earlier, later] = conflict.accesses;
+        let shared = worker.arena().contains(&conflict.address);
+        let flags = if shared { "mem_threadgroup" } else { "mem_device" };
+        let (who, cure) = match conflict.scope {
+            Scope::Simdgroup => ("lanes of one SIMD-group", format!("a simdgroup_barrier(mem_flags::{flags})")),
+            Scope::Threadgroup => {
+                ("SIMD-groups of one threadgroup", format!("a threadgroup_barrier(mem_flags::{flags})"))
+            }
+            Scope::Grid => ("threadgroups", "nothing but another dispatch".to_owned()),
+        };
+        let (at, ..) = place(kernel, launch, args, worker, conflict.address);
+        format!(
+            "  between {who}: {at} is {} at {} (threadgroup {}, thread {}) and {} at {} (threadgroup {}, thread {}); \
+             only {cure} would order them",
+            earlier.0.word(),
+            lines[2 * i],
+            earlier.2,
+            earlier.3,
+            later.0.word(),
+            lines[2 * i + 1],
+            later.2,
+            later.3
+        )
+    };
+    Fault::Races { kernel: kernel.name.clone(), races: conflicts.iter().enumerate().map(describe).collect() }
 }
 
 /// What a signal means.
@@ -112,19 +165,32 @@ fn signal(
         // A trap of the compiler's checks.
         libc::SIGILL => "an access that is not aligned to its type, or an index outside of its array".to_owned(),
         _ if address == 0 => "an access at address 0, or of a vector that is not aligned".to_owned(),
-        _ => place(kernel, launch, args, worker, address),
+        _ => match worker.stacks().overflowed(address) {
+            Some(thread) => format!("the stack of thread {thread} is full; local arrays take more than 60 KiB"),
+            None => {
+                let (at, verb, size) = place(kernel, launch, args, worker, address);
+                format!("{at}, of which {size} bytes {verb}")
+            }
+        },
     }
 }
 
-/// The memory next to an address that nothing is at.
-fn place(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer, worker: &Worker, address: usize) -> String {
-    if let Some(thread) = worker.stacks().overflowed(address) {
-        return format!("the stack of thread {thread} is full; local arrays take more than 60 KiB");
-    }
+/// The memory at or next to an address, and what there is of it.
+fn place(
+    kernel: &KernelInfo,
+    launch: &Launch<'_>,
+    args: &Buffer,
+    worker: &Worker,
+    address: usize,
+) -> (String, &'static str, usize) {
     let arena = worker.arena();
     if address >= arena.start - PAGE && address < arena.end + PAGE {
         let offset = address as i64 - arena.start as i64;
-        return format!("threadgroup memory at byte {offset}; it has {THREADGROUP_BYTES}");
+        return (
+            format!("byte {offset} of threadgroup memory"),
+            "are declared",
+            worker.counts().threadgroup_bytes as usize,
+        );
     }
     let mut bindings = launch.buffers.iter();
     let mut near = Vec::new();
@@ -141,11 +207,8 @@ fn place(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer, worker: &Worke
     }
     match near.iter().min_by_key(|(distance, ..)| *distance) {
         Some((distance, parameter, offset, bytes)) if *distance < 1 << 30 => {
-            format!(
-                "byte {offset} of buffer {} `{}`, of which {bytes} bytes are bound",
-                parameter.index, parameter.name
-            )
+            (format!("byte {offset} of buffer {} `{}`", parameter.index, parameter.name), "are bound", *bytes)
         }
-        _ => format!("address {address:#x}, which is no buffer's"),
+        _ => (format!("address {address:#x}, which is no buffer's"), "are there", 0),
     }
 }

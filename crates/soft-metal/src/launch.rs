@@ -1,9 +1,11 @@
 //! Launches: bindings in, results in the buffers, faults as errors.
 
 use crate::abi;
-use crate::fault::{Fault, describe};
-use crate::library::{KernelInfo, Library, Space};
+use crate::compile::Mode;
+use crate::fault::{Fault, describe, races_fault};
+use crate::library::{BufferParameter, KernelInfo, Library, Space};
 use crate::memory::Buffer;
+use crate::race::Place;
 use crate::worker::{Counts, Divergence, Halt, Order, THREADS_MAX, Worker};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -89,6 +91,7 @@ impl Device {
         let mut shared =
             abi::Launch { buffers: [0; abi::BUFFERS], threadgroups: launch.threadgroups, threads: launch.threads };
         let mut bindings = launch.buffers.iter();
+        let places = places(kernel, launch, &args);
         for parameter in &kernel.buffers {
             shared.buffers[parameter.index as usize] = match parameter.space {
                 Space::Constant => args.address() as u64,
@@ -97,12 +100,16 @@ impl Device {
         }
         let groups = launch.threadgroups.iter().map(|n| *n as u64).product::<u64>();
         let useful = (groups * launch.threads as u64 / THREADS_PER_WORKER).clamp(1, groups.max(1));
-        let count = self.settings.workers.clamp(1, useful as usize);
+        let races = library.mode() == Mode::Races;
+        let count = if races { 1 } else { self.settings.workers.clamp(1, useful as usize) };
         while self.workers.len() < count {
             self.workers.push(Worker::new().map_err(io)?);
         }
         for worker in &mut self.workers[..count] {
             worker.begin(entry, &shared, self.settings.order, self.settings.divergence).map_err(io)?;
+        }
+        if races {
+            self.workers[0].watch(places, library.image());
         }
         let guard = library.set_constants(launch.constants);
         let (halt, index) = run(&mut self.workers[..count], launch.threadgroups, groups, self.settings.order);
@@ -114,6 +121,9 @@ impl Device {
             let name = &kernel.buffers.iter().filter(|b| b.space == Space::Device).nth(i).map_or("", |b| &b.name);
             let message = format!("wrote right before or behind the buffer of `{name}`");
             return Err(Fault::Binding { kernel: kernel.name.clone(), place: kernel.place.clone(), message });
+        }
+        if races && !self.workers[0].conflicts().is_empty() {
+            return Err(races_fault(library, kernel, launch, &args, &self.workers[0]));
         }
         Ok(self.workers[..count].iter().map(Worker::counts).fold(Counts::default(), add))
     }
@@ -127,6 +137,19 @@ fn add(a: Counts, b: Counts) -> Counts {
         threads: a.threads + b.threads,
         threadgroup_bytes: a.threadgroup_bytes.max(b.threadgroup_bytes),
     }
+}
+
+/// What a kernel may touch.
+fn places(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer) -> Vec<Place> {
+    let mut bindings = launch.buffers.iter();
+    let place = |parameter: &BufferParameter| {
+        let (start, bytes) = match parameter.space {
+            Space::Constant => (args.address(), args.len()),
+            Space::Device => bindings.next().map_or((0, 0), |b| (b.buffer.address() + b.offset, b.bytes)),
+        };
+        Place { range: start..start + bytes, writable: !parameter.is_const }
+    };
+    kernel.buffers.iter().map(place).collect()
 }
 
 /// Whether a launch fits the kernel's signature.
@@ -155,6 +178,14 @@ fn check(kernel: &KernelInfo, launch: &Launch<'_>) -> Result<(), Fault> {
         if end.is_none_or(|end| end > binding.buffer.len()) {
             let (offset, bytes, size) = (binding.offset, binding.bytes, binding.buffer.len());
             return fail(format!("`{}` is bound to {offset}+{bytes} of a buffer of {size} bytes", parameter.name));
+        }
+    }
+    for (i, parameter) in kernel.buffers.iter().enumerate().filter(|(_, p)| !p.is_const) {
+        let range = |b: &Binding<'_>| b.buffer.address() + b.offset..b.buffer.address() + b.offset + b.bytes;
+        let own = range(&launch.buffers[i]);
+        let overlaps = |b: &Binding<'_>| range(b).start < own.end && own.start < range(b).end;
+        if let Some(j) = (0..launch.buffers.len()).find(|j| *j != i && overlaps(&launch.buffers[*j])) {
+            return fail(format!("`{}` may be written and overlaps `{}`", parameter.name, kernel.buffers[j].name));
         }
     }
     if let Some(index) = kernel.constants.iter().find(|i| !launch.constants.iter().any(|(c, _)| c == *i)) {

@@ -10,13 +10,16 @@
 
 mod abi;
 mod compile;
+mod entries;
 mod fault;
 mod fiber;
 mod launch;
 mod library;
 mod memory;
+mod race;
 mod rewrite;
 mod signal;
+mod simdgroup;
 mod symbols;
 mod worker;
 

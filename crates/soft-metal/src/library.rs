@@ -2,9 +2,10 @@
 
 use crate::abi::{Entry, Parameter, Runtime};
 use crate::compile::{self, CompileError, Mode};
+use crate::entries;
 use crate::symbols;
-use crate::worker;
 use std::ffi::{CStr, CString, c_void};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -92,6 +93,8 @@ pub struct Library {
     constants: Vec<ConstantInfo>,
     set_constant: unsafe extern "C" fn(u32, u32),
     mode: Mode,
+    /// Its own code and data.
+    image: Range<usize>,
 }
 
 // SAFETY: the handle and entries are addresses of code; what is mutable, the function constants, is guarded by `LAUNCHES`.
@@ -119,20 +122,23 @@ impl Library {
             return Err(CompileError::Library(message.to_string_lossy().into_owned()));
         }
         let runtime = Runtime {
-            meet: worker::meet,
-            simdgroup_barrier: worker::simdgroup_barrier,
-            threadgroup_barrier: worker::threadgroup_barrier,
-            thread_index: worker::thread_index,
-            access: worker::access,
+            meet: entries::meet,
+            simdgroup_barrier: entries::simdgroup_barrier,
+            threadgroup_barrier: entries::threadgroup_barrier,
+            thread_index: entries::thread_index,
+            access: entries::access,
         };
         // SAFETY: the symbols have these types: see support.c and the rewriter's generated text.
         let (init, set_constant) = unsafe {
             (
-                std::mem::transmute::<*mut c_void, extern "C" fn(*const Runtime)>(symbol(handle, "sm_init")?),
+                std::mem::transmute::<*mut c_void, extern "C" fn(*const Runtime, *mut [usize; 2])>(symbol(
+                    handle, "sm_init",
+                )?),
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32, u32)>(symbol(handle, "sm_set_constant")?),
             )
         };
-        init(&runtime);
+        let mut image = [0; 2];
+        init(&runtime, &mut image);
         let mut kernels = Vec::new();
         for kernel in &compiled.rewritten.kernels {
             // SAFETY: as above; there is one description per parameter.
@@ -153,7 +159,8 @@ impl Library {
         let constants = compiled.rewritten.constants.iter();
         let constants = constants.map(|c| ConstantInfo { index: c.index, name: c.name.clone() }).collect();
         let path = compiled.library;
-        Ok(Self { handle, path, kernels, constants, set_constant, mode })
+        let image = image[0]..image[1];
+        Ok(Self { handle, path, kernels, constants, set_constant, mode, image })
     }
 
     /// All kernels, in order of the text.
@@ -190,16 +197,21 @@ impl Library {
         guard
     }
 
+    /// Addresses of its own code and data.
+    pub(crate) fn image(&self) -> Range<usize> {
+        self.image.clone()
+    }
+
     /// File and line of the instruction at a code address.
     pub(crate) fn line(&self, site: usize) -> String {
-        // SAFETY: a plain struct that the call fills.
-        let base = unsafe {
-            let mut info: libc::Dl_info = std::mem::zeroed();
-            if libc::dladdr(site as *const c_void, &mut info) == 0 { 0 } else { info.dli_fbase as usize }
-        };
-        let offset = site.wrapping_sub(base);
-        let line = symbols::lines(&self.path, &[offset as u64]).pop().flatten();
-        line.unwrap_or_else(|| format!("code offset {offset:#x}"))
+        self.lines(&[site]).pop().unwrap_or_default()
+    }
+
+    /// File and line of the instructions at code addresses.
+    pub(crate) fn lines(&self, sites: &[usize]) -> Vec<String> {
+        let offsets: Vec<u64> = sites.iter().map(|s| s.wrapping_sub(self.image.start) as u64).collect();
+        let lines = symbols::lines(&self.path, &offsets).into_iter().zip(offsets);
+        lines.map(|(line, offset)| line.unwrap_or_else(|| format!("code offset {offset:#x}"))).collect()
     }
 }
 

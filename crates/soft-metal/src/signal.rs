@@ -1,7 +1,8 @@
 //! Faults of the processor inside kernels become errors of the launch.
 
+use crate::entries::interrupt;
 use crate::fiber::resume;
-use crate::worker::{current, interrupt};
+use crate::worker::current;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};

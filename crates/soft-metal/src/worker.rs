@@ -4,11 +4,15 @@
 //! returned stand at the same call; a threadgroup barrier when all threads do. What else happens is refused as a
 //! [`Halt`], or served and counted ([`Divergence::Serve`]). Which lane runs next is free, hence the [`Order`]s.
 
-use crate::abi::{self, Area, LANES, Launch, Meeting, SLOT_BYTES, Thread};
-use crate::fiber::{Stacks, resume, switch};
+use crate::abi::{self, LANES, Launch, Thread};
+use crate::entries::fiber;
+use crate::fiber::{Stacks, switch};
 use crate::memory::{PAGE, Region};
+use crate::race::{Checker, Conflict, Kind, Place};
+use crate::simdgroup::{Group, Lane, State};
 use std::cell::Cell;
-use std::ptr::{addr_of_mut, null, null_mut};
+use std::ops::Range;
+use std::ptr::null_mut;
 
 /// Most threads of a threadgroup.
 pub const THREADS_MAX: usize = 1024;
@@ -63,62 +67,38 @@ pub enum Halt {
     BarrierReturn { site: usize },
     /// A lane brought too much.
     SlotTooLarge { site: usize, bytes: u32 },
+    /// An access outside of what is bound, or a write to what is only read.
+    Undeclared { address: usize, bytes: usize, kind: Kind, site: usize, thread: u32 },
     /// The processor refused an instruction.
     Signal { number: i32, address: usize, site: usize, thread: u32 },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Runnable,
-    /// At a meeting of the SIMD-group.
-    Meeting,
-    /// At a threadgroup barrier.
-    Barrier,
-    Returned,
-}
-
-struct Lane {
-    stack: *mut u8,
-    value: *const u8,
-    site: usize,
-    bytes: u32,
-    meetings: u32,
-    state: State,
-    thread: Thread,
-}
-
-/// The lanes of one SIMD-group. Masks have a bit per lane.
-struct Group {
-    all: u32,
-    live: u32,
-    waiting: u32,
-    runnable: u32,
-    /// Where the first waiting lane waits, and whether another waits elsewhere.
-    site: usize,
-    bytes: u32,
-    mixed: bool,
-    area: Box<Area>,
-    lanes: [Lane; LANES],
-}
-
 /// The emulator of one operating-system thread.
 pub struct Worker {
-    scheduler: *mut u8,
-    group: *mut Group,
-    lane: *mut Lane,
-    halt: Option<Halt>,
+    pub(crate) scheduler: *mut u8,
+    pub(crate) group: *mut Group,
+    pub(crate) lane: *mut Lane,
+    pub(crate) halt: Option<Halt>,
     /// Boxed, because fibers hold pointers to them while the list may grow.
     #[allow(clippy::vec_box)]
     groups: Vec<Box<Group>>,
-    stacks: Stacks,
+    pub(crate) stacks: Stacks,
     arena: Region,
-    arena_used: u32,
-    entry: Option<abi::Entry>,
+    pub(crate) arena_used: u32,
+    pub(crate) entry: Option<abi::Entry>,
     launch: Box<Launch>,
-    order: Order,
+    pub(crate) order: Order,
     divergence: Divergence,
     random: u32,
-    counts: Counts,
+    /// Linear index of the threadgroup.
+    pub(crate) linear: u32,
+    /// What the barrier at which the threads wait orders.
+    pub(crate) barrier_flags: u32,
+    /// Barriers of the threadgroup that order device memory, and threadgroup memory.
+    pub(crate) epochs: [u32; 2],
+    /// Watches the accesses of instrumented kernels.
+    pub(crate) checker: Option<Box<Checker>>,
+    pub(crate) counts: Counts,
 }
 
 // SAFETY: the pointers lead into the worker's own memory, and are used only while it runs, on one thread.
@@ -157,6 +137,10 @@ impl Worker {
             order: Order::Forward,
             divergence: Divergence::Refuse,
             random: 1,
+            linear: 0,
+            barrier_flags: 0,
+            epochs: [0; 2],
+            checker: None,
             counts: Counts::default(),
         })
     }
@@ -187,6 +171,26 @@ impl Worker {
         Ok(())
     }
 
+    /// Watches the accesses of the launch that [`Worker::begin`] has prepared. `places` is what it binds, `image` the
+    /// library's own memory.
+    pub fn watch(&mut self, places: Vec<Place>, image: Range<usize>) {
+        fn of<T>(value: &T) -> Range<usize> {
+            let start = value as *const T as usize;
+            start..start + size_of::<T>()
+        }
+        let mut ignored = vec![image, of(&*self.launch), of(&self.arena_used)];
+        for group in &self.groups {
+            ignored.extend([of(&**group), of(&*group.area)]);
+        }
+        let arena = self.arena();
+        self.checker.get_or_insert_default().begin(places, arena, ignored);
+    }
+
+    /// Accesses of a watched launch that nothing orders.
+    pub fn conflicts(&self) -> &[Conflict] {
+        self.checker.as_ref().map_or(&[], |c| c.conflicts())
+    }
+
     /// What was counted since [`Worker::begin`].
     pub fn counts(&self) -> Counts {
         Counts { threadgroup_bytes: self.arena_used, ..self.counts }
@@ -215,6 +219,9 @@ impl Worker {
         unsafe { std::ptr::write_bytes(self.arena().start as *mut u8, 0xff, THREADGROUP_BYTES) };
         self.prepare(position);
         self.halt = None;
+        let size = self.launch.threadgroups;
+        self.linear = position[0] + size[0] * (position[1] + size[1] * position[2]);
+        self.epochs = [0; 2];
         let before = CURRENT.replace(self);
         // SAFETY: the caller vouches for the kernel's memory.
         let result = unsafe { schedule(self) };
@@ -232,6 +239,7 @@ impl Worker {
             let lanes = (threads - g * LANES).min(LANES);
             group.all = if lanes == LANES { u32::MAX } else { (1 << lanes) - 1 };
             (group.live, group.runnable, group.waiting, group.mixed) = (group.all, group.all, 0, false);
+            group.epochs = [0; 2];
             for (i, lane) in group.lanes.iter_mut().take(lanes).enumerate() {
                 let index = g * LANES + i;
                 lane.state = State::Runnable;
@@ -253,13 +261,13 @@ impl Worker {
         }
     }
 
-    fn draw(&mut self) -> u32 {
+    pub(crate) fn draw(&mut self) -> u32 {
         self.random = self.random.wrapping_mul(1664525).wrapping_add(1013904223);
         self.random >> 8
     }
 
     /// A lane of a mask that is not empty.
-    fn pick(&mut self, mask: u32) -> usize {
+    pub(crate) fn pick(&mut self, mask: u32) -> usize {
         match self.order {
             Order::Forward => mask.trailing_zeros() as usize,
             Order::Reverse => 31 - mask.leading_zeros() as usize,
@@ -271,62 +279,6 @@ impl Worker {
                 mask.trailing_zeros() as usize
             }
         }
-    }
-}
-
-impl Group {
-    fn new() -> Box<Self> {
-        let thread = Thread {
-            lane: 0,
-            simdgroup: 0,
-            index: 0,
-            simdgroups: 0,
-            group: [0; 3],
-            reserved: 0,
-            launch: null(),
-            arena: 0,
-            arena_used: null_mut(),
-        };
-        let lane = |_| Lane {
-            stack: null_mut(),
-            value: null(),
-            site: 0,
-            bytes: 0,
-            meetings: 0,
-            state: State::Returned,
-            thread,
-        };
-        // SAFETY: all-zero bytes are a value of this plain struct.
-        let area = unsafe { Box::<Area>::new_zeroed().assume_init() };
-        let lanes = std::array::from_fn(lane);
-        Box::new(Self { all: 0, live: 0, waiting: 0, runnable: 0, site: 0, bytes: 0, mixed: false, area, lanes })
-    }
-
-    /// Ends a meeting of the lanes of a mask: gathers what they brought and lets them run on.
-    unsafe fn release(&mut self, mask: u32) {
-        self.area.mask = mask;
-        self.area.done = 0;
-        let mut rest = mask;
-        while rest != 0 {
-            let i = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            let lane = &mut self.lanes[i];
-            let bytes = lane.bytes as usize;
-            let slot = self.area.slots[i * bytes..].as_mut_ptr();
-            // SAFETY: the lane waits, so that what it brought stays on its stack; slots are apart by its size.
-            unsafe {
-                if bytes == 4 {
-                    slot.cast::<u32>().write_unaligned(lane.value.cast::<u32>().read_unaligned());
-                } else {
-                    std::ptr::copy_nonoverlapping(lane.value, slot, bytes);
-                }
-            }
-            lane.state = State::Runnable;
-            lane.meetings += 1;
-        }
-        self.waiting &= !mask;
-        self.runnable |= mask;
-        self.mixed = false;
     }
 }
 
@@ -435,6 +387,9 @@ unsafe fn pass_barrier(worker: *mut Worker, count: usize) -> Result<(), Halt> {
             return Err(Halt::BarrierReturn { site });
         }
         worker.counts.barriers += 1;
+        for (memory, epoch) in worker.epochs.iter_mut().enumerate() {
+            *epoch += worker.barrier_flags >> memory & 1;
+        }
         for group in &mut worker.groups[..count] {
             let live = group.live;
             group.lanes.iter_mut().enumerate().filter(|(i, _)| live >> i & 1 == 1).for_each(|(_, lane)| {
@@ -445,150 +400,3 @@ unsafe fn pass_barrier(worker: *mut Worker, count: usize) -> Result<(), Halt> {
         Ok(())
     }
 }
-
-/// What every fiber starts with.
-unsafe extern "C" fn fiber() -> ! {
-    // SAFETY: a fiber runs only while a worker runs; `begin` has set the entry.
-    unsafe {
-        let worker = current();
-        let lane = (*worker).lane;
-        if let Some(entry) = (*worker).entry {
-            entry(&raw const (*lane).thread);
-        }
-        let (worker, group) = (current(), (*current()).group);
-        let bit = 1 << (*lane).thread.lane;
-        (*lane).state = State::Returned;
-        (*lane).site = 0;
-        (*group).live &= !bit;
-        (*group).runnable &= !bit;
-        leave(worker, group, lane);
-        // A fiber that has returned is never switched to.
-        std::process::abort()
-    }
-}
-
-/// Switches from a lane that cannot run to the next that can, or to the scheduler.
-#[inline]
-unsafe fn leave(worker: *mut Worker, group: *mut Group, lane: *mut Lane) {
-    // SAFETY: the caller's lane is the current one; a runnable lane's stack was saved or prepared.
-    unsafe {
-        let to = if (*group).runnable != 0 {
-            let next = (*worker).pick((*group).runnable);
-            (*worker).lane = &raw mut (*group).lanes[next];
-            (*(*worker).lane).stack
-        } else {
-            (*worker).scheduler
-        };
-        switch(&raw mut (*lane).stack, to);
-    }
-}
-
-/// Stops the launch from within a fiber.
-unsafe fn stop(worker: *mut Worker, halt: Halt) -> ! {
-    // SAFETY: the scheduler's stack was saved when it entered the fiber.
-    unsafe {
-        (*worker).halt = Some(halt);
-        resume((*worker).scheduler)
-    }
-}
-
-/// The current lane waits at a meeting.
-#[inline]
-unsafe fn arrive(value: *const u8, bytes: u32, site: usize) -> (*mut Group, *mut Lane) {
-    // SAFETY: called from a fiber of the current worker.
-    unsafe {
-        let worker = current();
-        let (group, lane) = ((*worker).group, (*worker).lane);
-        if bytes as usize > SLOT_BYTES {
-            stop(worker, Halt::SlotTooLarge { site, bytes });
-        }
-        ((*lane).value, (*lane).bytes, (*lane).site, (*lane).state) = (value, bytes, site, State::Meeting);
-        let bit = 1 << (*lane).thread.lane;
-        (*group).runnable &= !bit;
-        if (*group).waiting == 0 {
-            ((*group).site, (*group).bytes) = (site, bytes);
-        } else if (*group).site != site || (*group).bytes != bytes {
-            (*group).mixed = true;
-        }
-        (*group).waiting |= bit;
-        if (*group).waiting == (*group).all && !(*group).mixed {
-            (*worker).counts.meetings += 1;
-            (*group).release((*group).all);
-            match (*worker).order {
-                // The last to come goes on; in random order it now and then lets another group go first.
-                Order::Random(_) if (*worker).draw().is_multiple_of(4) => {
-                    switch(&raw mut (*lane).stack, (*worker).scheduler)
-                }
-                _ => {}
-            }
-        } else {
-            leave(worker, group, lane);
-        }
-        (group, lane)
-    }
-}
-
-/// Entry of the run time: see shim/sm/abi.h.
-///
-/// # Safety
-/// Called from a kernel that a worker runs.
-pub unsafe extern "C" fn meet(value: *const u8, bytes: u32, site: usize) -> Meeting {
-    // SAFETY: called from a fiber of the current worker.
-    unsafe {
-        let (group, lane) = arrive(value, bytes, site);
-        Meeting { area: addr_of_mut!(*(*group).area), lane: (*lane).thread.lane as u64 }
-    }
-}
-
-/// Entry of the run time: a meeting at which nobody brings anything.
-///
-/// # Safety
-/// As for [`meet`].
-pub unsafe extern "C" fn simdgroup_barrier(_flags: u32, site: usize) {
-    // SAFETY: called from a fiber of the current worker.
-    unsafe { arrive(null(), 0, site) };
-}
-
-/// Entry of the run time: waits for the threadgroup.
-///
-/// # Safety
-/// As for [`meet`].
-pub unsafe extern "C" fn threadgroup_barrier(_flags: u32, site: usize) {
-    // SAFETY: called from a fiber of the current worker.
-    unsafe {
-        let worker = current();
-        let (group, lane) = ((*worker).group, (*worker).lane);
-        ((*lane).site, (*lane).state) = (site, State::Barrier);
-        (*group).runnable &= !(1 << (*lane).thread.lane);
-        leave(worker, group, lane);
-    }
-}
-
-/// Entry of the run time: index of the thread in its threadgroup.
-///
-/// # Safety
-/// As for [`meet`].
-pub unsafe extern "C" fn thread_index() -> u32 {
-    // SAFETY: called from a fiber of the current worker.
-    unsafe { (*(*current()).lane).thread.index }
-}
-
-/// Stops the launch because the processor refused an instruction of the running fiber. Returns where to go on: the stack
-/// pointer for [`resume`].
-///
-/// # Safety
-/// Called from a signal handler while the current worker runs a fiber.
-pub unsafe fn interrupt(worker: *mut Worker, number: i32, address: usize, site: usize) -> *mut u8 {
-    // SAFETY: the handler runs on the worker's thread; the fiber will not go on.
-    unsafe {
-        let thread = (*(*worker).lane).thread.index;
-        (*worker).halt = Some(Halt::Signal { number, address, site, thread });
-        (*worker).scheduler
-    }
-}
-
-/// Entry of the run time for instrumented code: a memory access.
-///
-/// # Safety
-/// As for [`meet`].
-pub unsafe extern "C" fn access(_address: usize, _bytes: usize, _kind: u32, _site: usize) {}

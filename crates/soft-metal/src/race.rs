@@ -1,0 +1,277 @@
+//! Looks for accesses that nothing orders, and for accesses outside of what a launch binds.
+//!
+//! Instrumented libraries report every access of kernels ([`crate::Mode::Races`]). Two accesses to one byte of which at
+//! least one writes and not both are atomic must be ordered:
+//! - threads of one threadgroup by a threadgroup_barrier whose flags name the memory,
+//! - lanes of one SIMD-group also by a simdgroup_barrier whose flags name the memory; other SIMD-group functions order
+//!   nothing, although the lanes meet,
+//! - threads of different threadgroups of a launch not at all.
+//!
+//! Dispatches need no watching against each other: what each touches is held to its bindings here, and bindings of one
+//! stage do not conflict.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// How memory is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Written.
+    Write,
+    /// Read, written or both in one atomic operation.
+    Atomic,
+}
+
+impl Kind {
+    /// The number that instrumented code uses.
+    pub fn of(number: u32) -> Self {
+        match number {
+            0 => Kind::Read,
+            1 => Kind::Write,
+            _ => Kind::Atomic,
+        }
+    }
+
+    /// As a word of a report.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "written",
+            Kind::Atomic => "changed atomically",
+        }
+    }
+}
+
+/// Which threads are in each other's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Lanes of one SIMD-group.
+    Simdgroup,
+    /// Threads of different SIMD-groups of one threadgroup.
+    Threadgroup,
+    /// Threads of different threadgroups.
+    Grid,
+}
+
+/// Who touches memory, and after how many barriers.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor {
+    /// Linear index of the threadgroup.
+    pub group: u32,
+    /// Index of the thread in its threadgroup.
+    pub thread: u16,
+    /// Threadgroup barriers passed that order device memory, and threadgroup memory.
+    pub threadgroup_epochs: [u32; 2],
+    /// The same of SIMD-group barriers.
+    pub simdgroup_epochs: [u32; 2],
+}
+
+/// Two accesses that nothing orders.
+#[derive(Clone, Copy, Debug)]
+pub struct Conflict {
+    /// Who they are to each other.
+    pub scope: Scope,
+    /// The address of the later one.
+    pub address: usize,
+    /// Earlier and later: kind, code address, threadgroup, thread.
+    pub accesses: [(Kind, usize, u32, u16); 2],
+}
+
+/// Memory that a kernel may touch.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Addresses.
+    pub range: Range<usize>,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+/// What to do about an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Fine,
+    /// It is outside of everything bound, or writes what is only read.
+    Undeclared,
+}
+
+/// The last access of a kind to a granule.
+#[derive(Clone, Copy, Default)]
+struct Record {
+    site: usize,
+    launch: u32,
+    group: u32,
+    threadgroup_epoch: u32,
+    simdgroup_epoch: u32,
+    thread: u16,
+    /// Bytes of the granule.
+    bytes: u8,
+    crowd: Crowd,
+    atomic: bool,
+}
+
+/// Who else did the same since the last barrier.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Crowd {
+    #[default]
+    Nobody,
+    /// Other lanes of the SIMD-group.
+    Lanes,
+    /// Other SIMD-groups.
+    Simdgroups,
+    /// Other threadgroups, whatever barriers lie between.
+    Threadgroups,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Granule {
+    write: Record,
+    read: Record,
+}
+
+/// Bytes of a granule: elements that neighbours own are at least this large.
+const GRANULE: usize = 2;
+/// Granules that are allocated together.
+const PAGE: usize = 1024;
+/// Most different conflicts that are kept.
+const CONFLICTS_MAX: usize = 16;
+
+/// Watches the accesses of launches, one after another.
+#[derive(Default)]
+pub struct Checker {
+    launch: u32,
+    places: Vec<Place>,
+    ignored: Vec<Range<usize>>,
+    arena: Range<usize>,
+    pages: HashMap<usize, Box<[Granule]>>,
+    conflicts: Vec<Conflict>,
+    seen: HashSet<(usize, usize, Scope)>,
+}
+
+impl Checker {
+    /// Begins a launch. `places` is what it binds, `arena` threadgroup memory, `ignored` what belongs to the run time.
+    pub fn begin(&mut self, places: Vec<Place>, arena: Range<usize>, ignored: Vec<Range<usize>>) {
+        self.launch += 1;
+        (self.places, self.arena, self.ignored) = (places, arena, ignored);
+        self.conflicts.clear();
+        self.seen.clear();
+    }
+
+    /// What was found since [`Checker::begin`].
+    pub fn conflicts(&self) -> &[Conflict] {
+        &self.conflicts
+    }
+
+    /// Takes note of an access. `arena_used` is how much of threadgroup memory the kernel has declared.
+    pub fn access(
+        &mut self,
+        address: usize,
+        bytes: usize,
+        kind: Kind,
+        site: usize,
+        actor: Actor,
+        arena_used: usize,
+    ) -> Verdict {
+        let inside = |range: &Range<usize>| address >= range.start && address + bytes <= range.end;
+        let memory = if self.arena.contains(&address) {
+            if address + bytes > self.arena.start + arena_used {
+                return Verdict::Undeclared;
+            }
+            1
+        } else if let Some(place) = self.places.iter().find(|p| inside(&p.range)) {
+            if !place.writable {
+                return if kind == Kind::Read { Verdict::Fine } else { Verdict::Undeclared };
+            }
+            0
+        } else {
+            return if self.ignored.iter().any(inside) { Verdict::Fine } else { Verdict::Undeclared };
+        };
+        let mut at = address;
+        while at < address + bytes {
+            let first = at % GRANULE;
+            let count = (GRANULE - first).min(address + bytes - at);
+            let mask = ((1u8 << count) - 1) << first;
+            self.touch(at, mask, kind, site, actor, memory);
+            at += count;
+        }
+        Verdict::Fine
+    }
+
+    fn touch(&mut self, address: usize, mask: u8, kind: Kind, site: usize, actor: Actor, memory: usize) {
+        let index = address / GRANULE;
+        let page = self.pages.entry(index / PAGE).or_insert_with(|| vec![Granule::default(); PAGE].into());
+        let granule = &mut page[index % PAGE];
+        let new = Record {
+            site,
+            launch: self.launch,
+            group: actor.group,
+            threadgroup_epoch: actor.threadgroup_epochs[memory],
+            simdgroup_epoch: actor.simdgroup_epochs[memory],
+            thread: actor.thread,
+            bytes: mask,
+            crowd: Crowd::Nobody,
+            atomic: kind == Kind::Atomic,
+        };
+        let writes = kind != Kind::Read;
+        let mut found = [None; 2];
+        if let Some(scope) = conflict(&granule.write, &new, memory) {
+            found[0] = Some((scope, if granule.write.atomic { Kind::Atomic } else { Kind::Write }, granule.write));
+        }
+        if writes && let Some(scope) = conflict(&granule.read, &new, memory) {
+            found[1] = Some((scope, Kind::Read, granule.read));
+        }
+        if writes {
+            granule.write = new;
+        } else {
+            granule.read = joined(&granule.read, new, memory);
+        }
+        for (scope, earlier, record) in found.into_iter().flatten() {
+            let pair = (record.site.min(site), record.site.max(site), scope);
+            if self.conflicts.len() < CONFLICTS_MAX && self.seen.insert(pair) {
+                let accesses =
+                    [(earlier, record.site, record.group, record.thread), (kind, site, actor.group, actor.thread)];
+                self.conflicts.push(Conflict { scope, address, accesses });
+            }
+        }
+    }
+}
+
+/// Whether nothing orders an access after an earlier one, and who they are to each other.
+fn conflict(old: &Record, new: &Record, memory: usize) -> Option<Scope> {
+    if old.launch != new.launch || old.bytes & new.bytes == 0 || old.atomic && new.atomic {
+        return None;
+    }
+    if old.group != new.group || memory == 0 && old.crowd == Crowd::Threadgroups {
+        // Threadgroup memory of another threadgroup is other memory at the same address.
+        return (memory == 0).then_some(Scope::Grid);
+    }
+    if old.threadgroup_epoch != new.threadgroup_epoch {
+        return None;
+    }
+    if old.thread / 32 != new.thread / 32 || old.crowd == Crowd::Simdgroups {
+        return Some(Scope::Threadgroup);
+    }
+    let same = old.thread == new.thread && old.crowd == Crowd::Nobody;
+    (!same && old.simdgroup_epoch == new.simdgroup_epoch).then_some(Scope::Simdgroup)
+}
+
+/// The record of reads after one more.
+fn joined(old: &Record, mut new: Record, memory: usize) -> Record {
+    if old.launch != new.launch || old.bytes & new.bytes == 0 {
+        return new;
+    }
+    let elsewhere = old.group != new.group || old.crowd == Crowd::Threadgroups;
+    if elsewhere && memory == 0 {
+        new.crowd = Crowd::Threadgroups;
+    } else if elsewhere || old.threadgroup_epoch != new.threadgroup_epoch {
+        return new;
+    } else if old.thread / 32 != new.thread / 32 || old.crowd == Crowd::Simdgroups {
+        new.crowd = Crowd::Simdgroups;
+    } else if old.simdgroup_epoch == new.simdgroup_epoch && (old.thread != new.thread || old.crowd == Crowd::Lanes) {
+        new.crowd = Crowd::Lanes;
+    }
+    new.bytes |= old.bytes;
+    new
+}
