@@ -22,6 +22,15 @@
 #define ROW_THREADS 256
 #define PACKED_QUERIES 4
 #define NO_TILE 4294967295u
+#define SAMPLE_THREADS 1024u
+#define USES_BIAS 1u
+#define USES_GENERATED 2u
+#define USES_SEEN 4u
+#define IN_PROMPT 2147483648u
+#define RESULT_WORDS 4u
+#define SAMPLE_NOT_FINITE 1u
+#define SAMPLE_ALL_MASKED 2u
+#define SAMPLE_FLAT 3u
 #define EMPTY_BLOCK -1e30f
 
 constant uint FORMAT0 [[function_constant(0)]];
@@ -59,6 +68,18 @@ struct AttentionDims {
     uint head_dim;
     uint rotary_dim;
     float eps;
+};
+
+struct SampleParams {
+    float inverse_temperature;
+    uint top_k;
+    float top_p;
+    float min_p;
+    float presence_penalty;
+    float frequency_penalty;
+    float repetition_penalty;
+    uint uses;
+    uint seed[2];
 };
 
 struct EmbedArgs {
@@ -216,4 +237,8 @@ struct ExpertsDownStepArgs {
     uint format;
     uint shared_format;
     uint stride_rows;
+};
+
+struct SampleArgs {
+    uint vocab;
 };

@@ -98,7 +98,7 @@ impl Runs for SoftMetal {
 }
 
 cases! { SoftMetal;
-    ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals;
+    ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals, sample, sample_as_the_host, sample_reports_broken_logits;
     linear: rms_norm, matmul_and_matmul_add, gate_up, project, matvec_add;
     delta: delta_prep, delta_scan_and_gated_norm, delta_step;
     attention: attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;

@@ -6,6 +6,19 @@
 use super::launch::GEOMETRY;
 use super::{AttentionDims, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES};
 
+/// Numbers of the sampler.
+const SAMPLING: [(&str, u32); 9] = [
+    ("SAMPLE_THREADS", super::SAMPLE_THREADS),
+    ("USES_BIAS", super::USES_BIAS),
+    ("USES_GENERATED", super::USES_GENERATED),
+    ("USES_SEEN", super::USES_SEEN),
+    ("IN_PROMPT", super::IN_PROMPT),
+    ("RESULT_WORDS", super::RESULT_WORDS),
+    ("SAMPLE_NOT_FINITE", super::SAMPLE_NOT_FINITE),
+    ("SAMPLE_ALL_MASKED", super::SAMPLE_ALL_MASKED),
+    ("SAMPLE_FLAT", super::SAMPLE_FLAT),
+];
+
 /// Every contract, in the order of the model's parts.
 pub fn contracts() -> Vec<&'static Contract> {
     use super::*;
@@ -41,6 +54,7 @@ pub fn contracts() -> Vec<&'static Contract> {
         RouterStep,
         ExpertsGateUpStep,
         ExpertsDownStep,
+        Sample,
     ]
 }
 
@@ -53,11 +67,14 @@ pub fn args_header() -> String {
         text += &format!("#define {name} {value}\n");
     }
     text += &format!("#define PACKED_QUERIES {PACKED_QUERIES}\n#define NO_TILE {NO_TILE}u\n");
+    for (name, value) in SAMPLING {
+        text += &format!("#define {name} {value}u\n");
+    }
     text += &format!("#define EMPTY_BLOCK {EMPTY_BLOCK:e}f\n\n");
     for (constant, name) in Constant::ALL {
         text += &format!("constant uint {name} [[function_constant({})]];\n", constant as u32);
     }
-    let dims = [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT];
+    let dims = [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT, super::SampleParams::LAYOUT];
     for layout in dims.into_iter().chain(contracts().into_iter().filter(|c| c.on_gpu()).map(|c| c.layout)) {
         text += &structure(&layout);
     }

@@ -12,6 +12,7 @@ pub mod launch;
 mod linear;
 mod moe;
 pub mod quant;
+mod sample;
 pub mod signature;
 pub mod source;
 
@@ -24,6 +25,7 @@ pub(crate) use linear::sigmoid;
 pub use linear::*;
 pub(crate) use moe::top_k;
 pub use moe::*;
+pub use sample::*;
 
 use crate::plan::{Dispatch, Slot};
 use crate::weights::{Float, Format};

@@ -34,6 +34,8 @@ const FILES: &[(&str, &str)] = &embedded![
     "prefill_route.metal",
     "project.metal",
     "quant.h",
+    "sample.metal",
+    "sampling.h",
     "tile.h",
     "tile_simdgroup.h",
     "top_k.h",

@@ -29,7 +29,7 @@ const DIGITS: [u32; 3] = [11, 11, 10];
 
 /// The candidates of one step. Between the methods the list is in ascending index.
 #[derive(Debug, Default)]
-pub(super) struct Candidates {
+pub(crate) struct Candidates {
     list: Vec<Candidate>,
     /// Mass per value of a digit.
     masses: Vec<u64>,

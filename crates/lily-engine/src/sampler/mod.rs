@@ -29,7 +29,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use thiserror::Error;
 
-use filter::Candidates;
+pub(crate) use filter::Candidates;
 pub use logprobs::LogProbs;
 pub use params::{ParamsError, SamplingParams};
 

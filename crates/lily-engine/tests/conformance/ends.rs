@@ -1,6 +1,7 @@
 //! The two ends of the model.
 
 use super::*;
+use lily_engine::sampler::{History, Sampler, SamplingParams};
 
 pub fn embed(device: &dyn Runs) {
     let formats = [Q4, Q8, PLAIN].into_iter().chain(RARE);
@@ -55,6 +56,107 @@ pub fn arg_max_takes_the_lowest_of_equals(device: &dyn Runs) {
         let kernel = ArgMax { args: ArgMaxArgs { vocab }, logits, token: c.poison(4) };
         for (way, run) in device.ways() {
             assert_eq!(run(&c, &kernel.dispatch()), [u32::to_le_bytes(want)], "{vocab} logits, {way}");
+        }
+    }
+}
+
+/// Bytes as elements.
+fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// Parameters of the sampler that use every step, alone and together.
+fn sample_params() -> Vec<SamplingParams> {
+    let plain = SamplingParams::default();
+    let bias = std::collections::BTreeMap::from([(3, 2.5), (17, -100.0)]);
+    vec![
+        SamplingParams { temperature: 0.0, ..plain.clone() },
+        plain.clone(),
+        SamplingParams { temperature: 0.7, top_k: 20, top_p: 0.95, ..plain.clone() },
+        SamplingParams { top_k: 1, ..plain.clone() },
+        SamplingParams { top_p: 0.3, ..plain.clone() },
+        SamplingParams { min_p: 0.2, temperature: 3.0, ..plain.clone() },
+        SamplingParams { temperature: 0.0, repetition_penalty: 1.7, presence_penalty: 0.4, ..plain.clone() },
+        SamplingParams { frequency_penalty: 0.9, top_k: 40, min_p: 0.01, logit_bias: bias, ..plain },
+    ]
+}
+
+/// A choice from logits: the last argument says how many distinct values they have.
+fn sample_case(params: &SamplingParams, draw: u32, vocab: u32, values: u32) -> (Case, Dispatch) {
+    let mut c = Case::new(29 + u64::from(draw));
+    let logits: Vec<f32> = (0..vocab).map(|_| (c.next() % values) as f32 * (9.0 / values as f32) - 4.0).collect();
+    let counts: Vec<u32> = (0..vocab).map(|i| [0, 0, 2, IN_PROMPT, IN_PROMPT | 1][i as usize % 5]).collect();
+    let mut bias = vec![0.0_f32; vocab as usize];
+    params.logit_bias.iter().for_each(|(&token, &value)| bias[token as usize] = value);
+    let kernel = Sample {
+        args: SampleArgs { vocab },
+        params: c.bytes(bytemuck::bytes_of(&SampleParams::new(params, 0x1234_5678_9abc_def0)).to_vec()),
+        logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
+        bias: c.bytes(bytemuck::cast_slice(&bias).to_vec()),
+        counts: c.u32(&counts),
+        step: c.u32(&[41, draw % 2]),
+        token: c.poison(4),
+        draws: c.u32(&[draw]),
+        results: c.u32(&[7; 8]),
+        logprobs: c.f32(2, -3.0, -2.0),
+    };
+    let dispatch = kernel.dispatch();
+    (c, dispatch)
+}
+
+pub fn sample(device: &dyn Runs) {
+    for (i, params) in sample_params().iter().enumerate() {
+        // Few values make many ties, at the cuts too.
+        for (draw, vocab, values) in [(0, 300, 1 << 20), (1, 300, 7), (2, 5000, 1 << 20), (3, 5000, 50)] {
+            let (case, dispatch) = sample_case(params, draw, vocab, values);
+            case.check(dispatch, &format!("parameters {i}, draw {draw}, {values} values"), device);
+        }
+    }
+}
+
+/// What the host's sampler draws, the kernel draws.
+pub fn sample_as_the_host(device: &dyn Runs) {
+    for params in sample_params() {
+        let params = SamplingParams { seed: Some(0x1234_5678_9abc_def0), ..params };
+        for draw in 0..4 {
+            let (case, dispatch) = sample_case(&params, draw, 300, 90);
+            let logits: Vec<f32> = elements(&case.contents[1].1);
+            let counts: Vec<u32> = elements(&case.contents[3].1);
+            let times = |i: u32| (counts[i as usize] & !IN_PROMPT) as usize;
+            let prompt: Vec<u32> = (0..300).filter(|&i| counts[i as usize] & IN_PROMPT != 0).collect();
+            let mut generated: Vec<u32> = (0..300).flat_map(|i| std::iter::repeat_n(i, times(i))).collect();
+            // The host takes the number of the draw from the length of the text.
+            if params.presence_penalty == 0.0 && params.frequency_penalty == 0.0 && params.repetition_penalty == 1.0 {
+                generated.truncate(draw as usize);
+            } else if params.temperature != 0.0 {
+                continue;
+            }
+            let history = History { prompt: &prompt, generated: &generated };
+            let token = Sampler::new(params.clone(), 300).unwrap().sample(&logits, history).unwrap();
+            for (way, run) in device.ways() {
+                let out = run(&case, &dispatch);
+                assert_eq!(out[2], token.id.to_le_bytes(), "{params:?}, draw {draw}, {way}");
+                let logprob = elements::<f32>(&out[5])[draw as usize % 2];
+                assert!((logprob - token.logprob).abs() < 1e-4, "{logprob} and {}, {way}", token.logprob);
+            }
+        }
+    }
+}
+
+pub fn sample_reports_broken_logits(device: &dyn Runs) {
+    let cases = [
+        (vec![0.5, f32::NAN, 1.0], SAMPLE_NOT_FINITE),
+        (vec![0.5, f32::INFINITY, 1.0], SAMPLE_NOT_FINITE),
+        (vec![f32::NEG_INFINITY; 3], SAMPLE_ALL_MASKED),
+        (vec![0.25; 3], SAMPLE_FLAT),
+        (vec![0.25, f32::NEG_INFINITY, 0.5], SAMPLE_OK),
+    ];
+    for (logits, status) in cases {
+        let (mut case, dispatch) = sample_case(&SamplingParams::default(), 0, 3, 2);
+        case.contents[1].1 = bytemuck::cast_slice(&logits).to_vec();
+        for (way, run) in device.ways() {
+            let results: Vec<u32> = elements(&run(&case, &dispatch)[4]);
+            assert_eq!(results[1], status, "{logits:?}, {way}");
         }
     }
 }

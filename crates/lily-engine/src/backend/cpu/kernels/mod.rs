@@ -60,8 +60,8 @@ pub fn run(context: Context<'_>, contract: &Contract, args: &[u8], slices: HostS
         ($($name:literal => $module:ident::$function:ident($views:ident);)*) => {
             match contract.name {
                 $($name => $module::$function(context, crate::kernel::$views::bind(args, slices)),)*
-                // Plans for this backend hold these as `attend_step` and `matvec_add`.
-                "attend_blocks" | "attend_merge" | "merge_matvec_add" => (contract.reference)(args, slices),
+                // Plans for this backend hold the first three as `attend_step` and `matvec_add`; the host samples.
+                "attend_blocks" | "attend_merge" | "merge_matvec_add" | "sample" => (contract.reference)(args, slices),
                 name => panic!("the CPU backend has no kernel `{name}`"),
             }
         };

@@ -1,0 +1,394 @@
+// Logits to the next token, by the steps at the top of crates/lily-engine/src/sampler/mod.rs, in one threadgroup.
+//
+// Sets of tokens are never listed. The k largest, or the most likely with a share of the mass, are all tokens up to a
+// cut in the order "larger logit first, then lower id"; a cut is found digit by digit, by adding up how many tokens, or
+// how much mass, each value of the digit has. All sums are of integers, so their order does not matter.
+#include "generated/args.h"
+#include "platform.h"
+#include "sampling.h"
+
+// Digits of a key, most significant first: 11, 11 and 10 bits.
+#define DIGITS 3
+#define BINS 2048
+// A mass has 58 bits in sum; no 64-bit atomics are to be had, so it is added up in three parts of 14 bits. A part of every
+// token of a vocabulary below 2^18 fits into 32 bits.
+#define LIMBS 3
+#define LIMB_BITS 14
+
+// The last token that is kept: larger keys are kept, and of equal keys the ids up to `id`.
+struct Cut {
+    uint key;
+    uint id;
+};
+
+inline bool kept(Cut cut, uint key, uint id) { return key > cut.key || (key == cut.key && id <= cut.id); }
+
+inline uint digit_bits(uint digit) { return digit == 2 ? 10u : 11u; }
+inline uint digit_shift(uint digit) { return digit == 0 ? 21u : digit == 1 ? 10u : 0u; }
+
+// The logits after bias and penalties, and what weighs them.
+struct Logits {
+    device const SampleParams* params;
+    device const float* raw;
+    device const float* bias;
+    device const uint* counts;
+    uint vocab;
+    float max;
+};
+
+inline float logit_at(Logits logits, uint i) {
+    float logit = logits.raw[i];
+    uint uses = logits.params->uses;
+    if ((uses & USES_BIAS) != 0) {
+        logit = logit + logits.bias[i];
+    }
+    if ((uses & (USES_SEEN | USES_GENERATED)) != 0) {
+        uint seen = logits.counts[i];
+        if ((uses & USES_SEEN) != 0 && seen != 0) {
+            float penalty = logits.params->repetition_penalty;
+            logit = logit > 0.0f ? logit / penalty : logit * penalty;
+        }
+        uint generated = seen & ~IN_PROMPT;
+        if ((uses & USES_GENERATED) != 0 && generated != 0) {
+            float by_count = float(generated) * logits.params->frequency_penalty;
+            logit = (logit - by_count) - logits.params->presence_penalty;
+        }
+    }
+    return logit;
+}
+
+inline ulong mass_at(Logits logits, float logit) {
+    return mass_of(exp_nonpositive((logit - logits.max) * logits.params->inverse_temperature));
+}
+
+// What all threads share.
+struct Shared {
+    atomic_uint bins[LIMBS * BINS];
+    ulong partial[SIMD_WIDTH];
+    // Found by a search: the value of the digit, the sum of what comes before it, and its own sum.
+    uint value;
+    ulong before;
+    ulong inside;
+};
+
+inline void clear_bins(threadgroup Shared& shared, uint thread_index) {
+    for (uint i = thread_index; i < LIMBS * BINS; i += SAMPLE_THREADS) {
+        atomic_store_explicit(&shared.bins[i], 0u, memory_order_relaxed);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// Adds to a bin. Counts need the first part only.
+inline void add_to_bin(threadgroup Shared& shared, uint bin, ulong amount) {
+    for (uint limb = 0; limb < LIMBS; limb++) {
+        uint part = uint(amount >> (LIMB_BITS * limb)) & ((1u << LIMB_BITS) - 1u);
+        if (part != 0) {
+            atomic_fetch_add_explicit(&shared.bins[limb * BINS + bin], part, memory_order_relaxed);
+        }
+    }
+}
+
+inline ulong bin_sum(threadgroup Shared& shared, uint bin) {
+    ulong sum = 0;
+    for (uint limb = 0; limb < LIMBS; limb++) {
+        sum += ulong(atomic_load_explicit(&shared.bins[limb * BINS + bin], memory_order_relaxed)) << (LIMB_BITS * limb);
+    }
+    return sum;
+}
+
+// Finds the bin in which the running sum reaches `need`, from the largest bin down or from the smallest up. The first
+// SIMD-group looks: each lane sums up its own stretch of bins, and the lane in whose stretch it happens walks it.
+inline void find_bin(threadgroup Shared& shared, uint bins, bool descending, ulong need, uint thread_index) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint stretch = bins / SIMD_WIDTH;
+    if (thread_index < SIMD_WIDTH) {
+        ulong sum = 0;
+        for (uint i = 0; i < stretch; i++) {
+            uint at = thread_index * stretch + i;
+            sum += bin_sum(shared, descending ? bins - 1 - at : at);
+        }
+        shared.partial[thread_index] = sum;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_index < SIMD_WIDTH) {
+        ulong before = 0;
+        for (uint i = 0; i < thread_index; i++) {
+            before += shared.partial[i];
+        }
+        if (before < need && before + shared.partial[thread_index] >= need) {
+            uint at = thread_index * stretch;
+            ulong inside = bin_sum(shared, descending ? bins - 1 - at : at);
+            while (before + inside < need) {
+                before += inside;
+                at++;
+                inside = bin_sum(shared, descending ? bins - 1 - at : at);
+            }
+            shared.value = descending ? bins - 1 - at : at;
+            shared.before = before;
+            shared.inside = inside;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// The cut at which the tokens kept by `within` reach `need`, counted one each or by mass. `need` is at least 1 and at
+// most what there is.
+inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool by_mass, ulong need, uint thread_index) {
+    Cut cut;
+    cut.key = 0;
+    uint known = 0;
+    for (uint digit = 0; digit < DIGITS; digit++) {
+        clear_bins(shared, thread_index);
+        uint shift = digit_shift(digit);
+        uint mask = (1u << digit_bits(digit)) - 1u;
+        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+            float logit = logit_at(logits, i);
+            uint key = key_of(logit);
+            ulong mass = mass_at(logits, logit);
+            if (mass != 0 && (key & known) == cut.key && kept(within, key, i)) {
+                add_to_bin(shared, (key >> shift) & mask, by_mass ? mass : 1ul);
+            }
+        }
+        find_bin(shared, mask + 1u, true, need, thread_index);
+        need -= shared.before;
+        cut.key |= shared.value << shift;
+        known |= mask << shift;
+    }
+    // Tokens of one key have one mass, so what is still needed is a number of them, lowest ids first.
+    float logit = 0.0f;
+    uint bits = (cut.key >> 31) != 0 ? cut.key & 0x7fffffffu : ~cut.key;
+    logit = as_type<float>(bits);
+    ulong each = by_mass ? mass_at(logits, logit) : 1ul;
+    ulong wanted = (need + each - 1ul) / each;
+    cut.id = 0xffffffffu;
+    if (wanted * each < shared.inside) {
+        cut.id = 0;
+        uint known_id = 0;
+        for (uint digit = 0; digit < DIGITS; digit++) {
+            clear_bins(shared, thread_index);
+            uint shift = digit_shift(digit);
+            uint mask = (1u << digit_bits(digit)) - 1u;
+            for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+                if (key_of(logit_at(logits, i)) == cut.key && (i & known_id) == cut.id && kept(within, cut.key, i)) {
+                    add_to_bin(shared, (i >> shift) & mask, 1ul);
+                }
+            }
+            find_bin(shared, mask + 1u, false, wanted, thread_index);
+            wanted -= shared.before;
+            cut.id |= shared.value << shift;
+            known_id |= mask << shift;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return cut;
+}
+
+// The sum of a number of every thread, the same in each.
+inline ulong sum_of_all(threadgroup Shared& shared, ulong mine, uint thread_index) {
+    clear_bins(shared, thread_index);
+    add_to_bin(shared, 0, mine & 0x3fffffffffful);
+    add_to_bin(shared, 1, mine >> 42);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    ulong sum = bin_sum(shared, 0) + (bin_sum(shared, 1) << 42);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return sum;
+}
+
+// Mass of a token that may be drawn; 0 for all others.
+inline ulong drawn_mass(Logits logits, Cut within, ulong least, uint i) {
+    float logit = logit_at(logits, i);
+    ulong mass = mass_at(logits, logit);
+    return mass >= least && kept(within, key_of(logit), i) ? mass : 0ul;
+}
+
+// The mass of all tokens that are kept.
+inline ulong total_mass(threadgroup Shared& shared, Logits logits, Cut within, ulong least, uint thread_index) {
+    ulong mine = 0;
+    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        mine += drawn_mass(logits, within, least, i);
+    }
+    return sum_of_all(shared, mine, thread_index);
+}
+
+// The token that holds a random point when the kept tokens lie side by side in ascending id, each as wide as its mass.
+// The point's place is found by the ids' digits, as a cut is.
+inline uint drawn_token(threadgroup Shared& shared, Logits logits, Cut within, ulong least, ulong random, uint thread_index) {
+    ulong total = total_mass(shared, logits, within, least, thread_index);
+    ulong need = multiply_high(random, total) + 1ul;
+    uint token = 0;
+    uint known = 0;
+    for (uint digit = 0; digit < DIGITS; digit++) {
+        clear_bins(shared, thread_index);
+        uint shift = digit_shift(digit);
+        uint mask = (1u << digit_bits(digit)) - 1u;
+        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+            ulong mass = (i & known) == token ? drawn_mass(logits, within, least, i) : 0ul;
+            if (mass != 0) {
+                add_to_bin(shared, (i >> shift) & mask, mass);
+            }
+        }
+        find_bin(shared, mask + 1u, false, need, thread_index);
+        need -= shared.before;
+        token |= shared.value << shift;
+        known |= mask << shift;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    return token;
+}
+
+// Steps 4 to 8.
+inline uint sampled(threadgroup Shared& shared, Logits logits, uint draw, uint thread_index) {
+    Cut within;
+    within.key = 0;
+    within.id = 0xffffffffu;
+    uint top_k = logits.params->top_k;
+    if (top_k != 0 && top_k < logits.vocab) {
+        ulong mine = 0;
+        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+            mine += mass_at(logits, logit_at(logits, i)) != 0 ? 1ul : 0ul;
+        }
+        if (sum_of_all(shared, mine, thread_index) > ulong(top_k)) {
+            within = find_cut(shared, logits, within, false, ulong(top_k), thread_index);
+        }
+    }
+    float top_p = logits.params->top_p;
+    if (top_p < 1.0f) {
+        ulong need = share_of(total_mass(shared, logits, within, 0ul, thread_index), top_p);
+        within = find_cut(shared, logits, within, true, need, thread_index);
+    }
+    float min_p = logits.params->min_p;
+    ulong least = min_p > 0.0f ? mass_of(min_p) : 0ul;
+    ulong random = philox_draw(uint2(logits.params->seed[0], logits.params->seed[1]), draw);
+    return drawn_token(shared, logits, within, least, random, thread_index);
+}
+
+// What a look at all raw and all adjusted logits tells.
+struct Extremes {
+    float raw_max;
+    float raw_min;
+    float max;
+    uint token;
+    bool broken;
+};
+
+// The better of two arg-maxes is the larger logit, or the lower id.
+inline Extremes merged(Extremes a, Extremes b) {
+    bool second = b.max > a.max || (b.max == a.max && b.token < a.token);
+    Extremes m;
+    m.raw_max = max(a.raw_max, b.raw_max);
+    m.raw_min = min(a.raw_min, b.raw_min);
+    m.max = second ? b.max : a.max;
+    m.token = second ? b.token : a.token;
+    m.broken = a.broken || b.broken;
+    return m;
+}
+
+inline Extremes merged_in_simdgroup(Extremes mine) {
+    #pragma clang loop unroll(full)
+    for (uint mask = 1; mask < SIMD_WIDTH; mask *= 2) {
+        Extremes other;
+        other.raw_max = simd_shuffle_xor(mine.raw_max, ushort(mask));
+        other.raw_min = simd_shuffle_xor(mine.raw_min, ushort(mask));
+        other.max = simd_shuffle_xor(mine.max, ushort(mask));
+        other.token = simd_shuffle_xor(mine.token, ushort(mask));
+        other.broken = simd_shuffle_xor(mine.broken ? 1u : 0u, ushort(mask)) != 0;
+        mine = merged(mine, other);
+    }
+    return mine;
+}
+
+inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thread_index, uint simdgroup, uint lane) {
+    Extremes mine;
+    mine.raw_max = -INFINITY;
+    mine.raw_min = INFINITY;
+    mine.max = -INFINITY;
+    mine.token = 0xffffffffu;
+    mine.broken = false;
+    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        Extremes one;
+        one.raw_max = logits.raw[i];
+        one.raw_min = one.raw_max;
+        one.max = logit_at(logits, i);
+        one.token = i;
+        // False for NaN too.
+        one.broken = !(one.raw_max < INFINITY);
+        mine = merged(mine, one);
+    }
+    mine = merged_in_simdgroup(mine);
+    if (lane == 0) {
+        slots[simdgroup] = mine;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // As many SIMD-groups as a SIMD-group has lanes.
+    return merged_in_simdgroup(slots[lane]);
+}
+
+// The sum of exp(logit - max) over all raw logits, for the log-probability that is reported.
+inline float sum_of_weights(Logits logits, float raw_max, threadgroup float* slots, uint thread_index, uint simdgroup, uint lane) {
+    float mine = 0.0f;
+    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        mine += exp_nonpositive(logits.raw[i] - raw_max);
+    }
+    float partial = simd_sum(mine);
+    if (lane == 0) {
+        slots[simdgroup] = partial;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return simd_sum(slots[lane]);
+}
+
+inline uint status_of(Extremes all, uint vocab) {
+    return all.broken                                     ? SAMPLE_NOT_FINITE
+        : all.raw_max == -INFINITY                        ? SAMPLE_ALL_MASKED
+        : vocab > 1 && all.raw_max == all.raw_min         ? SAMPLE_FLAT
+                                                          : 0u;
+}
+
+kernel void sample(
+    device const uint* params [[buffer(0)]],
+    device const float* logits [[buffer(1)]],
+    device const float* bias [[buffer(2)]],
+    device uint* counts [[buffer(3)]],
+    device uint* step [[buffer(4)]],
+    device uint* token [[buffer(5)]],
+    device uint* draws [[buffer(6)]],
+    device uint* results [[buffer(7)]],
+    device float* logprobs [[buffer(8)]],
+    constant SampleArgs& args [[buffer(9)]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup Shared shared;
+    threadgroup Extremes slots[SIMD_WIDTH];
+    threadgroup float sums[SIMD_WIDTH];
+    Logits all;
+    all.params = (device const SampleParams*)params;
+    all.raw = logits;
+    all.bias = bias;
+    all.counts = counts;
+    all.vocab = args.vocab;
+    Extremes extremes = extremes_of(all, slots, thread_index, simdgroup, lane);
+    all.max = extremes.max;
+    uint draw = draws[0];
+    uint status = status_of(extremes, args.vocab);
+    uint chosen = status == 0 ? extremes.token : 0u;
+    if (status == 0 && all.params->inverse_temperature != 0.0f) {
+        chosen = sampled(shared, all, draw, thread_index);
+    }
+    float sum = sum_of_weights(all, extremes.raw_max, sums, thread_index, simdgroup, lane);
+    // Everybody has read what changes now.
+    threadgroup_barrier(mem_flags::mem_device);
+    if (thread_index == 0) {
+        uint slot = draw % 2;
+        results[slot * RESULT_WORDS] = chosen;
+        results[slot * RESULT_WORDS + 1] = status;
+        results[slot * RESULT_WORDS + 2] = 0;
+        results[slot * RESULT_WORDS + 3] = 0;
+        logprobs[slot] = status == 0 ? (logits[chosen] - extremes.raw_max) - precise::log(sum) : 0.0f;
+        counts[chosen] += 1;
+        token[0] = chosen;
+        step[0] += 1;
+        step[1] = 1 - step[1];
+        draws[0] = draw + 1;
+    }
+}
