@@ -124,6 +124,7 @@ impl Case {
     pub fn check(self, dispatch: Dispatch, label: &str, device: &dyn Runs) {
         let contract = dispatch.contract;
         let want = self.reference(&dispatch);
+        let mut first: Option<Vec<Vec<u8>>> = None;
         for (way, run) in device.ways() {
             let label = format!("{} {label} {way}", contract.name);
             let got = run(&self, &dispatch);
@@ -132,6 +133,8 @@ impl Case {
             for ((param, want), got) in written.zip(&want).zip(&got) {
                 compare(param.element, want, got, contract.tolerance, &format!("{label}: `{}`", param.name));
             }
+            let first = first.get_or_insert_with(|| got.clone());
+            assert!(!device.agree() || *first == got, "{label}: another way gives other bits");
         }
     }
 
@@ -164,6 +167,11 @@ pub type Run = Box<dyn Fn(&Case, &Dispatch) -> Vec<Vec<u8>>>;
 pub trait Runs {
     /// Ways in which it can run a dispatch (instruction sets, lane orders), each with its name.
     fn ways(&self) -> Vec<(String, Run)>;
+
+    /// Whether all ways must give the same bits.
+    fn agree(&self) -> bool {
+        false
+    }
 }
 
 /// A checkpoint, for backends that want one; the cases use none of its weights.
