@@ -1,7 +1,7 @@
 // Routing of a prefill chunk on the device: router logits, choice of experts, grouping of rows by expert.
 #include "generated/args.h"
-#include "functions.h"
 #include "quant.h"
+#include "top_k.h"
 
 // Eight elements of output `output` of the router, or of the shared expert's scale, which comes last.
 inline Float8 router_weights(StoredMatrix router, StoredMatrix shared, uint experts, uint output, uint column) {
@@ -68,17 +68,7 @@ kernel void router(device const bfloat* x [[buffer(0)]],
         logits[ulong(row) * d.experts + output] = mine;
 }
 
-// Fills the place of an expert that does not exist.
-#define NO_EXPERT 0xffffffffu
-
-// Whether candidate a (an expert and its logit) comes before b: the larger logit, then the lower expert.
-inline bool comes_before(float a_logit, uint a, float b_logit, uint b) {
-    if (a == NO_EXPERT || b == NO_EXPERT) return b == NO_EXPERT && a != NO_EXPERT;
-    return a_logit > b_logit || (a_logit == b_logit && a < b);
-}
-
-// A SIMD-group chooses the experts of one row. Each round takes the first expert, in order of preference, that comes
-// after the one chosen before.
+// A SIMD-group chooses the experts of one row.
 kernel void route(device const float* logits [[buffer(0)]],
                   device uint* experts [[buffer(1)]],
                   device float* scores [[buffer(2)]],
@@ -89,51 +79,12 @@ kernel void route(device const float* logits [[buffer(0)]],
     constant MoeDims& d = args.dims;
     const uint row = group.x * ROW_SIMDGROUPS + simdgroup;
     if (row >= d.rows) return;
-    logits += ulong(row) * d.experts;
-    uint last = NO_EXPERT;
-    float last_logit = 0.0f;
-    float most = 0.0f;
-    // Lane i keeps choice i.
-    uint chosen = 0;
-    float chosen_logit = 0.0f;
-    for (uint round = 0; round < d.top_k; round++) {
-        uint best = NO_EXPERT;
-        float best_logit = 0.0f;
-        for (uint e = lane; e < d.experts; e += SIMD_WIDTH) {
-            const float logit = logits[e];
-            const bool open = last == NO_EXPERT || comes_before(last_logit, last, logit, e);
-            if (open && comes_before(logit, e, best_logit, best)) {
-                best = e;
-                best_logit = logit;
-            }
-        }
-#pragma clang loop unroll(full)
-        for (ushort distance = 16; distance > 0; distance /= 2) {
-            const uint other = simd_shuffle_xor(best, distance);
-            const float other_logit = simd_shuffle_xor(best_logit, distance);
-            if (comes_before(other_logit, other, best_logit, best)) {
-                best = other;
-                best_logit = other_logit;
-            }
-        }
-        if (round == 0) most = best_logit;
-        if (lane == round) {
-            chosen = best;
-            chosen_logit = best_logit;
-        }
-        last = best;
-        last_logit = best_logit;
-    }
-    const float weight = lane < d.top_k ? precise::exp(chosen_logit - most) : 0.0f;
-    const float total = simd_sum(weight);
+    const Choice choice = choose_experts(logits + ulong(row) * d.experts, d.experts, d.top_k, lane);
     if (lane < d.top_k) {
-        experts[ulong(row) * d.top_k + lane] = chosen;
-        scores[ulong(row) * d.top_k + lane] = weight / total;
+        experts[ulong(row) * d.top_k + lane] = choice.expert;
+        scores[ulong(row) * d.top_k + lane] = choice.score;
     }
 }
-
-// Experts that are counted in one pass over the assignments.
-#define COUNTED_EXPERTS 1024
 
 // A threadgroup finds everything of one expert: it counts the assignments and tiles of all experts below, then lists its
 // own assignments, stable, and its tiles. No threadgroup waits for another: reading all assignments again is cheaper.
@@ -146,7 +97,7 @@ kernel void group_rows(device const uint* experts [[buffer(0)]],
                        uint index [[thread_index_in_threadgroup]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup atomic_uint counts[COUNTED_EXPERTS];
+    threadgroup atomic_uint counts[EXPERTS_MAX];
     threadgroup uint sums[3][ROW_THREADS / SIMD_WIDTH];
     constant MoeDims& d = args.dims;
     const uint expert = group.x;
@@ -157,27 +108,22 @@ kernel void group_rows(device const uint* experts [[buffer(0)]],
     const uint from = min(simdgroup * share, assignments);
     const uint to = min(from + share, assignments);
 
+    for (uint i = index; i < expert; i += ROW_THREADS) atomic_store_explicit(&counts[i], 0u, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint own = 0;
+    for (uint at = from + lane; at < to; at += SIMD_WIDTH) {
+        const uint bin = experts[at];
+        if (bin < expert) atomic_fetch_add_explicit(&counts[bin], 1u, memory_order_relaxed);
+        own += bin == expert ? 1u : 0u;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     uint below = 0;
     uint tiles_below = 0;
-    for (uint first = 0; first < expert; first += COUNTED_EXPERTS) {
-        for (uint i = index; i < COUNTED_EXPERTS; i += ROW_THREADS)
-            atomic_store_explicit(&counts[i], 0u, memory_order_relaxed);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        const uint end = min(expert - first, uint(COUNTED_EXPERTS));
-        for (uint at = from + lane; at < to; at += SIMD_WIDTH) {
-            const uint bin = experts[at] - first;
-            if (bin < end) atomic_fetch_add_explicit(&counts[bin], 1u, memory_order_relaxed);
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = index; i < end; i += ROW_THREADS) {
-            const uint count = atomic_load_explicit(&counts[i], memory_order_relaxed);
-            below += count;
-            tiles_below += (count + args.tile_rows - 1) / args.tile_rows;
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = index; i < expert; i += ROW_THREADS) {
+        const uint count = atomic_load_explicit(&counts[i], memory_order_relaxed);
+        below += count;
+        tiles_below += (count + args.tile_rows - 1) / args.tile_rows;
     }
-    uint own = 0;
-    for (uint at = from + lane; at < to; at += SIMD_WIDTH) own += experts[at] == expert ? 1u : 0u;
     own = simd_sum(own);
     below = simd_sum(below);
     tiles_below = simd_sum(tiles_below);

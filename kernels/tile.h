@@ -61,7 +61,7 @@ inline void stage_weights(StoredMatrix m, TilePlace place, uint column, threadgr
 }
 
 // The product of a tile. `Strip` is the rows of a SIMD-group, 16 or 32; `Matrices` is 1 or 2, products of the same
-// activations. `source.row(i)` points to row i of the activations, 16-byte aligned; `sink.put(row, output, first, second)`
+// activations. `source.row(i)` points to row i of the activations; `sink.put(row, output, first, second)`
 // receives every result. All threads of the threadgroup call it.
 template <int Strip, int Matrices, int Threads, class Source, class Sink>
 inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
@@ -69,11 +69,11 @@ inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace p
     threadgroup bfloat* weights = (threadgroup bfloat*)memory;
     threadgroup bfloat* rows = weights + Matrices * 64 * TILE_STRIDE;
     // Rows are copied in pieces of 8 elements, the same ones in every step by the same thread.
-    device const uint4* from[Strip / 16];
+    device const uchar* from[Strip / 16];
 #pragma clang loop unroll(full)
     for (int i = 0; i < Strip / 16; i++) {
         const uint piece = place.thread_index + i * Threads;
-        from[i] = (device const uint4*)source.row(min(piece / 4, place.rows - 1)) + piece % 4;
+        from[i] = (device const uchar*)source.row(min(piece / 4, place.rows - 1)) + piece % 4 * 16;
     }
     const uint strip_output = place.simdgroup % 2 * 32;
     const uint strip_row = place.simdgroup / 2 * Strip;
@@ -87,7 +87,7 @@ inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace p
 #pragma clang loop unroll(full)
         for (int i = 0; i < Strip / 16; i++) {
             const uint piece = place.thread_index + i * Threads;
-            *(threadgroup uint4*)(rows + piece / 4 * TILE_STRIDE + piece % 4 * 8) = from[i][column / 8];
+            *(threadgroup uint4*)(rows + piece / 4 * TILE_STRIDE + piece % 4 * 8) = load_uint4(from[i] + 2 * column);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (busy) sums.accumulate(weights + strip_output * TILE_STRIDE, rows + strip_row * TILE_STRIDE);

@@ -28,6 +28,7 @@ const FILES: &[(&str, &str)] = &embedded![
     "merge_matvec_add.metal",
     "moe_step.metal",
     "platform.h",
+    "prefill_attention.metal",
     "prefill_delta.metal",
     "prefill_experts.metal",
     "prefill_matmul.metal",

@@ -7,42 +7,74 @@ fn attention_dims(rows: u32, heads: u32) -> AttentionDims {
     AttentionDims { rows, heads, kv_heads: 2, head_dim: 64, rotary_dim: 32, eps: 1e-6 }
 }
 
+fn prep(device: &dyn Runs, dims: AttentionDims, position: u32) {
+    let mut c = Case::new(14);
+    let (rows, d) = (dims.rows, dims.head_dim);
+    let (kv, q) = (dims.kv_width() as u32, dims.q_width() as u32);
+    let kernel = QkPrep {
+        args: QkPrepArgs { dims },
+        step: c.u32(&[position, 0]),
+        q_raw: c.bf16(rows * 2 * q, 2.0),
+        k_raw: c.bf16(rows * kv, 2.0),
+        v_raw: c.bf16(rows * kv, 2.0),
+        q_gain: c.f32(d, 0.5, 1.5),
+        k_gain: c.f32(d, 0.5, 1.5),
+        inv_freq: c.f32(dims.rotary_dim / 2, 0.0, 1.0),
+        keys: c.bf16((position + rows) * kv, 1.0),
+        values: c.bf16((position + rows) * kv, 1.0),
+        q: c.poison(2 * rows * q),
+    };
+    c.check(kernel.dispatch(), &format!("at {position}, {dims:?}"), device);
+}
+
 pub fn qk_prep(device: &dyn Runs) {
-    for rows in ROWS {
-        let (mut c, dims) = (Case::new(14), attention_dims(rows, 6));
-        let context = 70 + rows;
-        let kernel = QkPrep {
-            args: QkPrepArgs { dims },
-            step: c.u32(&[70, 0]),
-            q_raw: c.bf16(rows * 2 * 384, 2.0),
-            k_raw: c.bf16(rows * 128, 2.0),
-            v_raw: c.bf16(rows * 128, 2.0),
-            q_gain: c.f32(64, 0.5, 1.5),
-            k_gain: c.f32(64, 0.5, 1.5),
-            inv_freq: c.f32(16, 0.0, 1.0),
-            keys: c.bf16(context * 128, 1.0),
-            values: c.bf16(context * 128, 1.0),
-            q: c.poison(2 * rows * 384),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
-    }
+    ROWS.into_iter().for_each(|rows| prep(device, attention_dims(rows, 6), 70));
+    prep(device, AttentionDims { head_dim: 128, rotary_dim: 128, ..attention_dims(3, 2) }, 0);
+    prep(device, AttentionDims { head_dim: 256, rotary_dim: 64, ..attention_dims(5, 4) }, 1);
+    // Angles of thousands of turns.
+    prep(device, AttentionDims { kv_heads: 1, ..attention_dims(2, 1) }, 32_767);
+}
+
+fn attend_at(device: &dyn Runs, dims: AttentionDims, position: u32, scale: f32) {
+    let mut c = Case::new(15);
+    let (rows, kv, q) = (dims.rows, dims.kv_width() as u32, dims.q_width() as u32);
+    // What lies behind the last key is never looked at.
+    let mut cache = |scale| {
+        let visible = (0..(position + rows) * kv).map(|_| bf16::from_f32(c.uniform() * scale));
+        let values: Vec<bf16> = visible.chain((0..3 * kv).map(|_| bf16::NAN)).collect();
+        c.bytes(bytemuck::cast_slice(&values).to_vec())
+    };
+    let (keys, values) = (cache(scale), cache(1.0));
+    let kernel = Attend {
+        args: AttendArgs { dims },
+        step: c.u32(&[position, 0]),
+        q: c.bf16(rows * q, 4.0),
+        q_raw: c.bf16(rows * 2 * q, 2.0),
+        keys,
+        values,
+        out: c.poison(2 * rows * q),
+    };
+    c.check(kernel.dispatch(), &format!("at {position}, {dims:?}"), device);
 }
 
 pub fn attend(device: &dyn Runs) {
     // Contexts inside one block of keys, at its border, and over several; groups of 3, 8 and 10 heads.
     for (rows, position, heads) in [(1, 0, 6), (5, 0, 16), (17, 250, 6), (3, 254, 20), (2, 700, 16), (65, 200, 6)] {
-        let (mut c, dims) = (Case::new(15), attention_dims(rows, heads));
-        let context = position + rows + 3;
-        let kernel = Attend {
-            args: AttendArgs { dims },
-            step: c.u32(&[position, 0]),
-            q: c.bf16(rows * heads * 64, 4.0),
-            q_raw: c.bf16(rows * 2 * heads * 64, 2.0),
-            keys: c.bf16(context * 128, 2.0),
-            values: c.bf16(context * 128, 1.0),
-            out: c.poison(2 * rows * heads * 64),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows at {position}, {heads} heads"), device);
+        attend_at(device, attention_dims(rows, heads), position, 2.0);
+    }
+    for (rows, position) in [(1, 30), (1, 31), (1, 32), (31, 0), (32, 0), (33, 0), (2, 4094), (3, 4094)] {
+        attend_at(device, attention_dims(rows, 2), position, 2.0);
+    }
+    for (head_dim, rows, position) in [(128, 9, 40), (256, 9, 25), (256, 3, 0)] {
+        attend_at(device, AttentionDims { head_dim, ..attention_dims(rows, 16) }, position, 2.0);
+    }
+    // Scores so large that one key takes all.
+    attend_at(device, attention_dims(9, 6), 77, 200.0);
+}
+
+pub fn attend_at_long_contexts(device: &dyn Runs) {
+    for (rows, position) in [(1, 32_766), (1, 32_767), (3, 32_766)] {
+        attend_at(device, AttentionDims { kv_heads: 1, ..attention_dims(rows, 2) }, position, 2.0);
     }
 }
 

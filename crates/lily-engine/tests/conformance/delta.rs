@@ -2,57 +2,84 @@
 
 use super::*;
 
-fn delta_dims(rows: u32) -> DeltaDims {
+pub fn delta_dims(rows: u32) -> DeltaDims {
     DeltaDims { rows, key_heads: 2, value_heads: 4, key_dim: 64, value_dim: 96, conv_width: 4, eps: 1e-6 }
 }
 
+/// Other sizes of heads and of the convolution.
+fn other_dims(rows: u32, i: usize) -> DeltaDims {
+    let (key_dim, value_dim, conv_width) = [(128, 128, 4), (256, 64, 2), (32, 48, 5)][i];
+    DeltaDims { rows, key_heads: 1, value_heads: 3, key_dim, value_dim, conv_width, eps: 1e-6 }
+}
+
+fn prep(device: &dyn Runs, dims: DeltaDims, window: u32) {
+    let mut c = Case::new(10);
+    let (rows, heads, channels) = (dims.rows, dims.value_heads, dims.channels() as u32);
+    let (keys, values) = (dims.keys_width() as u32, dims.values_width() as u32);
+    let kernel = DeltaPrep {
+        args: DeltaPrepArgs { dims },
+        step: c.u32(&[5, window]),
+        qkv: c.bf16(rows * channels, 2.0),
+        a: c.bf16(rows * heads, 8.0),
+        b: c.bf16(rows * heads, 4.0),
+        taps: c.f32(dims.conv_width * channels, -0.6, 0.6),
+        a_log: c.f32(heads, -1.0, 2.5),
+        dt_bias: c.f32(heads, -6.0, 1.0),
+        window: c.bf16(2 * (dims.conv_width - 1) * channels, 2.0),
+        q: c.poison(2 * rows * keys),
+        k: c.poison(2 * rows * keys),
+        v: c.poison(2 * rows * values),
+        decay: c.poison(4 * rows * heads),
+        beta: c.poison(4 * rows * heads),
+    };
+    c.check(kernel.dispatch(), &format!("window {window}, {dims:?}"), device);
+}
+
 pub fn delta_prep(device: &dyn Runs) {
-    for (rows, window) in ROWS.into_iter().zip([0, 1].into_iter().cycle()) {
-        let (mut c, dims) = (Case::new(10), delta_dims(rows));
-        let channels = dims.channels() as u32;
-        let kernel = DeltaPrep {
-            args: DeltaPrepArgs { dims },
-            step: c.u32(&[5, window]),
-            qkv: c.bf16(rows * channels, 2.0),
-            a: c.bf16(rows * 4, 8.0),
-            b: c.bf16(rows * 4, 4.0),
-            taps: c.f32(4 * channels, -0.6, 0.6),
-            a_log: c.f32(4, -1.0, 2.5),
-            dt_bias: c.f32(4, -6.0, 1.0),
-            window: c.bf16(2 * 3 * channels, 2.0),
-            q: c.poison(2 * rows * 128),
-            k: c.poison(2 * rows * 128),
-            v: c.poison(2 * rows * 384),
-            decay: c.poison(4 * rows * 4),
-            beta: c.poison(4 * rows * 4),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows, window {window}"), device);
+    for (rows, window) in ROWS.into_iter().chain([129]).zip([0, 1].into_iter().cycle()) {
+        prep(device, delta_dims(rows), window);
+    }
+    for i in 0..3 {
+        [1, 7].into_iter().for_each(|rows| prep(device, other_dims(rows, i), 1));
     }
 }
 
+fn scan(device: &dyn Runs, dims: DeltaDims) {
+    let mut c = Case::new(11);
+    let (rows, heads) = (dims.rows, dims.value_heads);
+    let (keys, values) = (dims.keys_width() as u32, dims.values_width() as u32);
+    let kernel = DeltaScan {
+        args: DeltaScanArgs { dims },
+        q: c.bf16(rows * keys, 0.1),
+        k: c.bf16(rows * keys, 0.15),
+        v: c.bf16(rows * values, 1.0),
+        decay: c.f32(rows * heads, 0.5, 1.0),
+        beta: c.f32(rows * heads, 0.0, 1.0),
+        state: c.f32(values * dims.key_dim, -1.0, 1.0),
+        y: c.poison(2 * rows * values),
+    };
+    c.check(kernel.dispatch(), &format!("{dims:?}"), device);
+}
+
+fn norm(device: &dyn Runs, dims: DeltaDims) {
+    let mut c = Case::new(12);
+    let (rows, values) = (dims.rows, dims.values_width() as u32);
+    let kernel = GatedNorm {
+        args: GatedNormArgs { dims },
+        y: c.bf16(rows * values, 0.3),
+        z: c.bf16(rows * values, 4.0),
+        gain: c.f32(dims.value_dim, 0.5, 1.5),
+        out: c.poison(2 * rows * values),
+    };
+    c.check(kernel.dispatch(), &format!("{dims:?}"), device);
+}
+
 pub fn delta_scan_and_gated_norm(device: &dyn Runs) {
-    for rows in ROWS {
-        let (mut c, dims) = (Case::new(11), delta_dims(rows));
-        let kernel = DeltaScan {
-            args: DeltaScanArgs { dims },
-            q: c.bf16(rows * 128, 0.1),
-            k: c.bf16(rows * 128, 0.15),
-            v: c.bf16(rows * 384, 1.0),
-            decay: c.f32(rows * 4, 0.5, 1.0),
-            beta: c.f32(rows * 4, 0.0, 1.0),
-            state: c.f32(4 * 96 * 64, -1.0, 1.0),
-            y: c.poison(2 * rows * 384),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
-        let mut c = Case::new(12);
-        let kernel = GatedNorm {
-            args: GatedNormArgs { dims },
-            y: c.bf16(rows * 384, 0.3),
-            z: c.bf16(rows * 384, 4.0),
-            gain: c.f32(96, 0.5, 1.5),
-            out: c.poison(2 * rows * 384),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    ROWS.into_iter().for_each(|rows| scan(device, delta_dims(rows)));
+    MANY_ROWS.into_iter().for_each(|rows| norm(device, delta_dims(rows)));
+    for i in 0..3 {
+        [1, 7].into_iter().for_each(|rows| scan(device, other_dims(rows, i)));
+        norm(device, other_dims(5, i));
     }
 }
 

@@ -3,37 +3,50 @@
 use super::*;
 
 pub fn rms_norm(device: &dyn Runs) {
-    for (rows, scale) in ROWS.into_iter().zip([1.0, 1e-4, 3e4, 0.0].into_iter().cycle()) {
+    for (rows, scale) in MANY_ROWS.into_iter().zip([1.0, 1e-4, 3e4, 0.0].into_iter().cycle()) {
+        let width = if rows == 3 { 2080 } else { 160 };
         let mut c = Case::new(5);
         let kernel = RmsNorm {
-            args: RmsNormArgs { rows, width: 160, eps: 1e-6 },
-            x: c.bf16(rows * 160, scale),
-            gain: c.f32(160, 0.5, 1.5),
-            y: c.poison(2 * rows * 160),
+            args: RmsNormArgs { rows, width, eps: 1e-6 },
+            x: c.bf16(rows * width, scale),
+            gain: c.f32(width, 0.5, 1.5),
+            y: c.poison(2 * rows * width),
         };
         c.check(kernel.dispatch(), &format!("{rows} rows, scale {scale}"), device);
     }
 }
 
+/// A product, and one added to what is there.
+fn products(device: &dyn Runs, rows: u32, cols: u32, outputs: u32, format: Format, scale: f32) {
+    let mut c = Case::new(6);
+    let m = c.matrix(outputs, cols, format);
+    let x = c.bf16(rows * cols, scale);
+    let (codes, scales, biases) = (m.codes, m.scales, m.biases);
+    let args = MatMulArgs { rows, cols, outputs, format: m.format };
+    let plain = MatMul { args, x, codes, scales, biases, y: c.poison(2 * rows * outputs) };
+    let h = c.bf16(rows * outputs, 2.0);
+    let add = MatMulAdd { args: bytemuck::cast(args), x, codes, scales, biases, h };
+    let label = format!("{rows} rows, {cols} to {outputs}, {format:?}");
+    Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(plain.dispatch(), &label, device);
+    c.check(add.dispatch(), &label, device);
+}
+
 pub fn matmul_and_matmul_add(device: &dyn Runs) {
     for (rows, format) in ROWS.into_iter().zip([Q4, Q8, PLAIN].into_iter().cycle()) {
-        let (cols, outputs) = (192, 77);
-        let mut c = Case::new(6);
-        let m = c.matrix(outputs, cols, format);
-        let x = c.bf16(rows * cols, 1.0);
-        let (codes, scales, biases) = (m.codes, m.scales, m.biases);
-        let args = MatMulArgs { rows, cols, outputs, format: m.format };
-        let plain = MatMul { args, x, codes, scales, biases, y: c.poison(2 * rows * outputs) };
-        let h = c.bf16(rows * outputs, 2.0);
-        let add = MatMulAdd { args: bytemuck::cast(args), x, codes, scales, biases, h };
-        let label = format!("{rows} rows, {format:?}");
-        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
-            plain.dispatch(),
-            &label,
-            device,
-        );
-        c.check(add.dispatch(), &label, device);
+        products(device, rows, 192, 77, format, 1.0);
     }
+}
+
+pub fn matmul_of_every_format_and_width(device: &dyn Runs) {
+    for (rows, format) in [1, 20, 40, 65].into_iter().cycle().zip(RARE) {
+        products(device, rows, 256, 77, format, 1.0);
+    }
+    // Outputs around a tile, the least width, and inputs as large and as small as activations get.
+    for (i, outputs) in [1, 31, 33, 63, 64, 65, 129].into_iter().enumerate() {
+        products(device, [129, 3, 18][i % 3], 64, outputs, Q4, [1.0, 1e4, 1e-4][i % 3]);
+    }
+    products(device, 34, 32, 40, Q8, 1.0);
+    products(device, 34, 32, 40, PLAIN, 1.0);
 }
 
 pub fn gate_up(device: &dyn Runs) {

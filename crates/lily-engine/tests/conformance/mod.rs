@@ -4,6 +4,7 @@
 //! [`cases!`] names every case, so that each device's test file runs all of them; the device comes in as a [`Runs`].
 
 pub mod attention;
+pub mod chunks;
 pub mod delta;
 pub mod ends;
 pub mod linear;
@@ -19,7 +20,9 @@ use lily_engine::weights::{Float, Format};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub const ROWS: [u32; 8] = [1, 2, 3, 5, 16, 17, 33, 65];
+pub const ROWS: [u32; 14] = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65];
+/// Rows for kernels that are cheap to run: the same, and around a power of two.
+pub const MANY_ROWS: [u32; 14] = [1, 2, 3, 5, 17, 33, 64, 65, 127, 128, 129, 511, 512, 513];
 pub const Q4: Format = Format::Affine { bits: 4, group: 64, scale: Float::Bf16 };
 pub const Q8: Format = Format::Affine { bits: 8, group: 32, scale: Float::Bf16 };
 pub const PLAIN: Format = Format::Dense(Float::Bf16);
@@ -205,10 +208,11 @@ macro_rules! cases {
     ($device:expr) => {
         $crate::cases! { $device;
             ends: embed, head_and_arg_max, arg_max_takes_the_lowest_of_equals, sample, sample_as_the_host, sample_reports_broken_logits;
-            linear: rms_norm, matmul_and_matmul_add, gate_up, project, matvec_add;
+            linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;
-            attention: qk_prep, attend, attend_step, attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;
+            attention: qk_prep, attend, attend_at_long_contexts, attend_step, attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;
             moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;
+            chunks: products_do_not_depend_on_the_chunk, router_does_not_depend_on_the_chunk, experts_do_not_depend_on_the_chunk_or_tile, attention_does_not_depend_on_the_chunk, delta_does_not_depend_on_the_chunk;
         }
     };
     ($device:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn moe_dims(rows: u32) -> MoeDims {
+pub fn moe_dims(rows: u32) -> MoeDims {
     MoeDims { rows, width: 128, experts: 11, top_k: 3, expert_width: 96, shared_width: 64, eps: 1e-6 }
 }
 
@@ -47,27 +47,50 @@ pub fn router_and_router_step(device: &dyn Runs) {
     }
 }
 
+fn choose(device: &dyn Runs, dims: MoeDims, levels: Option<u32>) {
+    let mut c = Case::new(18);
+    let count = dims.rows * dims.experts;
+    let logits = match levels {
+        None => c.f32(count, -4.0, 4.0),
+        // Few different values: ties everywhere.
+        Some(levels) => {
+            let values: Vec<f32> = (0..count).map(|_| (c.next() % levels) as f32).collect();
+            c.bytes(bytemuck::cast_slice(&values).to_vec())
+        }
+    };
+    let assignments = dims.assignments() as u32;
+    let (experts, scores) = (c.poison(4 * assignments), c.poison(4 * assignments));
+    let kernel = Route { args: RouteArgs { dims }, logits, experts, scores };
+    c.check(kernel.dispatch(), &format!("{levels:?}, {dims:?}"), device);
+}
+
+fn group(device: &dyn Runs, dims: MoeDims, tile_rows: u32, skewed: bool) {
+    let mut c = Case::new(19);
+    let pick = |random: u32, i: u32| match skewed {
+        true => (dims.experts - 1).saturating_sub(u32::from(i.is_multiple_of(13))),
+        false => random % dims.experts,
+    };
+    let ids: Vec<u32> = (0..dims.assignments() as u32).map(|i| pick(c.next(), i)).collect();
+    let kernel = GroupRows {
+        args: GroupRowsArgs { dims, tile_rows },
+        experts: c.u32(&ids),
+        offsets: c.poison(4 * (dims.experts + 1)),
+        order: c.poison(4 * dims.assignments() as u32),
+        tiles: c.poison(8 * dims.tiles(tile_rows)),
+    };
+    c.check(kernel.dispatch(), &format!("tiles of {tile_rows}, skewed {skewed}, {dims:?}"), device);
+}
+
 pub fn route_and_group_rows(device: &dyn Runs) {
-    for rows in ROWS {
-        let (mut c, dims) = (Case::new(18), moe_dims(rows));
-        let kernel = Route {
-            args: RouteArgs { dims },
-            logits: c.f32(rows * 11, -4.0, 4.0),
-            experts: c.poison(4 * rows * 3),
-            scores: c.poison(4 * rows * 3),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
-        let mut c = Case::new(19);
-        let ids: Vec<u32> = (0..rows * 3).map(|_| c.next() % 11).collect();
-        let tile_rows = [16, 32, 64][rows as usize % 3];
-        let kernel = GroupRows {
-            args: GroupRowsArgs { dims, tile_rows },
-            experts: c.u32(&ids),
-            offsets: c.poison(4 * 12),
-            order: c.poison(4 * rows * 3),
-            tiles: c.poison(8 * dims.tiles(tile_rows)),
-        };
-        c.check(kernel.dispatch(), &format!("{rows} rows"), device);
+    for rows in MANY_ROWS {
+        choose(device, moe_dims(rows), if rows % 4 == 3 { Some(3) } else { None });
+        group(device, moe_dims(rows), [16, 32, 64][rows as usize % 3], rows % 2 == 0);
+    }
+    for (experts, top_k) in [(1, 1), (31, 16), (33, 8), (256, 8), (512, 10)] {
+        let dims = MoeDims { experts, top_k, ..moe_dims(41) };
+        choose(device, dims, Some(4));
+        choose(device, dims, None);
+        [true, false].into_iter().for_each(|skewed| group(device, dims, 16, skewed));
     }
 }
 
@@ -85,10 +108,9 @@ pub fn route_breaks_ties_towards_the_lowest_expert(device: &dyn Runs) {
     }
 }
 
-/// Assignments of `rows` tokens sorted by expert: even, or all on one expert and its neighbour.
-fn grouping(c: &mut Case, rows: u32, skewed: bool, tile_rows: u32) -> (Slot, Slot, Slot) {
-    let experts: Vec<u32> =
-        (0..rows * 3).map(|i| if skewed { 4 + u32::from(i % 7 == 0) } else { i * 5 % 11 }).collect();
+/// Assignments of `rows` tokens sorted by expert, where assignment `i` is to `expert(i)`.
+pub fn grouping(c: &mut Case, rows: u32, tile_rows: u32, expert: impl Fn(u32) -> u32) -> (Slot, Slot, Slot) {
+    let experts: Vec<u32> = (0..rows * 3).map(expert).collect();
     let mut order: Vec<u32> = (0..rows * 3).collect();
     order.sort_by_key(|&a| experts[a as usize]);
     let offsets: Vec<u32> = (0..12).map(|e| experts.iter().filter(|&&x| x < e).count() as u32).collect();
@@ -100,12 +122,17 @@ fn grouping(c: &mut Case, rows: u32, skewed: bool, tile_rows: u32) -> (Slot, Slo
     (c.u32(&offsets), c.u32(&order), c.u32(&tiles))
 }
 
+/// Experts evenly, or all on one and its neighbour.
+fn assignment(skewed: bool) -> impl Fn(u32) -> u32 {
+    move |i| if skewed { 4 + u32::from(i % 7 == 0) } else { i * 5 % 11 }
+}
+
 pub fn expert_gate_up_and_down(device: &dyn Runs) {
-    for (i, rows) in ROWS.into_iter().enumerate() {
+    for (i, rows) in ROWS.into_iter().chain([129]).enumerate() {
         let formats = [(Q4, Q4), (Q8, Q4), (PLAIN, PLAIN)][i % 3];
-        let tile_rows = [16, 32, 64][i / 3];
+        let tile_rows = [16, 32, 64][i / 2 % 3];
         let (mut c, dims) = (Case::new(21), moe_dims(rows));
-        let (offsets, order, tiles) = grouping(&mut c, rows, i % 2 == 1, tile_rows);
+        let (offsets, order, tiles) = grouping(&mut c, rows, tile_rows, assignment(i % 2 == 1));
         // Gate and up lie in one stack with twice the stride, as fused tensors do.
         let fused = c.matrix(11 * 192, 128, formats.0);
         let other = c.matrix(11 * 192, 128, formats.1);
@@ -131,7 +158,7 @@ pub fn expert_gate_up_and_down(device: &dyn Runs) {
         };
         c.check(kernel.dispatch(), &format!("{rows} rows, {formats:?}"), device);
         let mut c = Case::new(22);
-        let (offsets, order, tiles) = grouping(&mut c, rows, i % 2 == 0, tile_rows);
+        let (offsets, order, tiles) = grouping(&mut c, rows, tile_rows, assignment(i % 2 == 0));
         let down = c.matrix(11 * 128, 96, [Q8, PLAIN][i % 2]);
         let kernel = ExpertDown {
             args: ExpertDownArgs { dims, format: down.format, stride_rows: 128, tile_rows },
@@ -149,7 +176,7 @@ pub fn expert_gate_up_and_down(device: &dyn Runs) {
 }
 
 pub fn combine(device: &dyn Runs) {
-    for rows in ROWS {
+    for rows in MANY_ROWS {
         let (mut c, dims) = (Case::new(23), moe_dims(rows));
         let kernel = Combine {
             args: CombineArgs { dims },
