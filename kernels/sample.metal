@@ -268,7 +268,8 @@ struct Extremes {
     float raw_min;
     float max;
     uint token;
-    bool broken;
+    // The lowest id whose logit is not finite.
+    uint broken;
 };
 
 // The better of two arg-maxes is the larger logit, or the lower id.
@@ -279,7 +280,7 @@ inline Extremes merged(Extremes a, Extremes b) {
     m.raw_min = min(a.raw_min, b.raw_min);
     m.max = second ? b.max : a.max;
     m.token = second ? b.token : a.token;
-    m.broken = a.broken || b.broken;
+    m.broken = min(a.broken, b.broken);
     return m;
 }
 
@@ -291,7 +292,7 @@ inline Extremes merged_in_simdgroup(Extremes mine) {
         other.raw_min = simd_shuffle_xor(mine.raw_min, ushort(mask));
         other.max = simd_shuffle_xor(mine.max, ushort(mask));
         other.token = simd_shuffle_xor(mine.token, ushort(mask));
-        other.broken = simd_shuffle_xor(mine.broken ? 1u : 0u, ushort(mask)) != 0;
+        other.broken = simd_shuffle_xor(mine.broken, ushort(mask));
         mine = merged(mine, other);
     }
     return mine;
@@ -303,7 +304,7 @@ inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thr
     mine.raw_min = INFINITY;
     mine.max = -INFINITY;
     mine.token = 0xffffffffu;
-    mine.broken = false;
+    mine.broken = 0xffffffffu;
     for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
         Extremes one;
         one.raw_max = logits.raw[i];
@@ -311,7 +312,7 @@ inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thr
         one.max = logit_at(logits, i);
         one.token = i;
         // False for NaN too.
-        one.broken = !(one.raw_max < INFINITY);
+        one.broken = !(one.raw_max < INFINITY) ? i : 0xffffffffu;
         mine = merged(mine, one);
     }
     mine = merged_in_simdgroup(mine);
@@ -338,7 +339,7 @@ inline float sum_of_weights(Logits logits, float raw_max, threadgroup float* slo
 }
 
 inline uint status_of(Extremes all, uint vocab) {
-    return all.broken                                     ? SAMPLE_NOT_FINITE
+    return all.broken != 0xffffffffu                                ? SAMPLE_NOT_FINITE
         : all.raw_max == -INFINITY                        ? SAMPLE_ALL_MASKED
         : vocab > 1 && all.raw_max == all.raw_min         ? SAMPLE_FLAT
                                                           : 0u;
@@ -366,11 +367,11 @@ kernel void sample(
     all.raw = logits;
     all.bias = bias;
     all.counts = counts;
-    all.vocab = args.vocab;
+    all.vocab = min(all.params->vocab, args.vocab);
     Extremes extremes = extremes_of(all, slots, thread_index, simdgroup, lane);
     all.max = extremes.max;
     uint draw = draws[0];
-    uint status = status_of(extremes, args.vocab);
+    uint status = status_of(extremes, all.vocab);
     uint chosen = status == 0 ? extremes.token : 0u;
     if (status == 0 && all.params->inverse_temperature != 0.0f) {
         chosen = sampled(shared, all, draw, thread_index);
@@ -382,8 +383,10 @@ kernel void sample(
         uint slot = draw % 2;
         results[slot * RESULT_WORDS] = chosen;
         results[slot * RESULT_WORDS + 1] = status;
-        results[slot * RESULT_WORDS + 2] = 0;
-        results[slot * RESULT_WORDS + 3] = 0;
+        uint broken = extremes.broken;
+        float told = broken != 0xffffffffu ? logits[broken] : extremes.raw_max;
+        results[slot * RESULT_WORDS + 2] = as_type<uint>(told);
+        results[slot * RESULT_WORDS + 3] = broken;
         logprobs[slot] = status == 0 ? (logits[chosen] - extremes.raw_max) - precise::log(sum) : 0.0f;
         counts[chosen] += 1;
         token[0] = chosen;

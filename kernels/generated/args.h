@@ -6,7 +6,6 @@
 #define VECTOR_SIMDGROUPS 8
 #define NARROW_OUTPUTS 2
 #define DOWN_OUTPUTS 8
-#define ARG_MAX_THREADS 1024
 #define DELTA_STEP_THREADS 512
 #define BLOCK_THREADS 256
 #define EXPERTS_MAX 512
@@ -79,6 +78,7 @@ struct SampleParams {
     float frequency_penalty;
     float repetition_penalty;
     uint uses;
+    uint vocab;
     uint seed[2];
 };
 
@@ -94,10 +94,6 @@ struct HeadArgs {
     uint vocab;
     float eps;
     uint format;
-};
-
-struct ArgMaxArgs {
-    uint vocab;
 };
 
 struct RmsNormArgs {

@@ -3,6 +3,10 @@
 //! A caller hands a session the full token sequence it wants; the engine decides what to reuse, extend or rebuild, runs
 //! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
 
+mod ahead;
+
+pub use ahead::{Ahead, AheadError};
+
 use crate::backend::cpu::{CpuDevice, CpuMode};
 use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program};
 use crate::checkpoint::Checkpoint;
@@ -130,6 +134,10 @@ enum ProgramKey {
     Chunk { logits: bool },
     /// A decode step.
     Decode(DecodeClass),
+    /// A decode step that chooses the next token.
+    Ahead(DecodeClass),
+    /// The choice alone.
+    Choose,
 }
 
 /// What a step computes.
@@ -313,11 +321,19 @@ impl Engine {
                 return self.backend.run(&model.prefill(rows, logits), session.state.as_mut());
             }
         };
+        self.submit(session, key, rows)
+    }
+
+    /// Starts a plan that is kept.
+    fn submit(&mut self, session: &mut Session, key: ProgramKey, rows: usize) -> Result<(), BackendError> {
+        let (model, position) = (&self.model, session.tokens().len());
         let program = match self.programs.entry(key) {
             Entry::Occupied(kept) => kept.into_mut(),
             Entry::Vacant(place) => {
                 let plan = match key {
-                    ProgramKey::Decode(_) => model.decode(session.tokens().len(), false),
+                    ProgramKey::Decode(_) => model.decode(position, false),
+                    ProgramKey::Ahead(_) => model.decode(position, true),
+                    ProgramKey::Choose => model.choose(),
                     ProgramKey::Chunk { logits } => model.prefill(rows, logits),
                 };
                 place.insert(self.backend.prepare(plan)?)

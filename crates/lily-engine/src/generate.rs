@@ -4,7 +4,7 @@
 //! step to its caller, who may stop it between prefill chunks and between tokens. Text, stop strings and the split of
 //! reasoning from answer are made of the tokens by the layer above.
 
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Ahead, AheadError, Engine, EngineError};
 use crate::sampler::{History, LogProbs, ParamsError, SampleError, Sampler, SamplingParams, Token};
 use crate::session::Session;
 use serde::Serialize;
@@ -130,7 +130,8 @@ pub enum GenerateError {
 
 /// Generates from `request` on `session`, telling `on_event` of every step; its answer may end the generation.
 ///
-/// Afterwards the session holds the prompt and the generated tokens but the last, or what was computed of the prompt.
+/// Afterwards the session holds the prompt and the generated tokens, perhaps but the last, or what was computed of the
+/// prompt. Where the device chooses tokens, it may hold the one that ended the text too.
 ///
 /// # Errors
 /// A prompt that does not fit, a sampling parameter out of range, or logits that no token can honestly be drawn from.
@@ -140,7 +141,7 @@ pub fn generate(
     request: &Request,
     on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
 ) -> Result<Summary, GenerateError> {
-    let mut sampler = Sampler::new(request.sampling.clone(), request.vocab)?;
+    let sampler = Sampler::new(request.sampling.clone(), request.vocab)?;
     let prompt = &request.prompt;
     let room = room(engine, prompt.len())?;
     let max_tokens = request.max_tokens.unwrap_or(room).min(room);
@@ -157,43 +158,107 @@ pub fn generate(
             }
         })?;
     let decode_start = Instant::now();
-    let (mut generated, mut decode_steps) = (Vec::with_capacity(max_tokens), 0);
-    let finish_reason = loop {
-        if let Some(halt) = halted {
-            break halt.into();
+    let seed = sampler.seed();
+    let mut generated = Vec::with_capacity(max_tokens);
+    let finish_reason = match halted {
+        Some(halt) => halt.into(),
+        None => {
+            let mut chooser = Chooser::new(engine, session, sampler, request)?;
+            let end = choose_tokens(&mut chooser, request, max_tokens, &mut generated, on_event)?;
+            chooser.finish()?;
+            end.unwrap_or(if max_tokens == room { FinishReason::ContextFull } else { FinishReason::Length })
         }
-        if generated.len() == max_tokens {
-            break if max_tokens == room { FinishReason::ContextFull } else { FinishReason::Length };
-        }
-        if let Some(&last) = generated.last() {
-            engine.decode(session, last)?;
-            decode_steps += 1;
-        }
-        let logits = session.logits().expect("the prompt's last token and every decode step leave logits");
-        let history = History { prompt, generated: &generated };
-        let broken = |source| GenerateError::Sample { tokens: prompt.len() + generated.len(), source };
-        let token = sampler.sample(logits, history).map_err(broken)?;
-        if request.stop_ids.contains(&token.id) {
-            break FinishReason::Stop;
-        }
-        let top = match request.top_logprobs {
-            0 => Vec::new(),
-            n => LogProbs::new(&logits[..request.vocab]).map_err(broken)?.top(n),
-        };
-        generated.push(token.id);
-        halted = on_event(Event::Token { token, top }).break_value();
     };
+    // A token that ended the text was computed and is not reported.
+    let chosen = generated.len() + usize::from(finish_reason == FinishReason::Stop);
     Ok(Summary {
         finish_reason,
         prompt_tokens: prompt.len(),
         reused_tokens: advance.reused_tokens,
         prefill_tokens: advance.computed_tokens,
         generated_tokens: generated.len(),
-        decode_steps,
+        decode_steps: chosen.saturating_sub(1),
         prefill_seconds: (decode_start - prefill_start).as_secs_f64(),
         decode_seconds: decode_start.elapsed().as_secs_f64(),
-        seed: sampler.seed(),
+        seed,
     })
+}
+
+/// Chooses tokens until something other than their number ends the text.
+fn choose_tokens(
+    chooser: &mut Chooser<'_>,
+    request: &Request,
+    max_tokens: usize,
+    generated: &mut Vec<u32>,
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
+) -> Result<Option<FinishReason>, GenerateError> {
+    while generated.len() < max_tokens {
+        let more = generated.len() + 1 < max_tokens;
+        let (token, top) = chooser.next(request, generated, more)?;
+        if request.stop_ids.contains(&token.id) {
+            return Ok(Some(FinishReason::Stop));
+        }
+        generated.push(token.id);
+        if let ControlFlow::Break(halt) = on_event(Event::Token { token, top }) {
+            return Ok(Some(halt.into()));
+        }
+    }
+    Ok(None)
+}
+
+/// Who chooses the tokens.
+enum Chooser<'a> {
+    /// The host, from logits that it waits for.
+    Host { engine: &'a mut Engine, session: &'a mut Session, sampler: Sampler },
+    /// The device, which the host is one step ahead of.
+    Device(Ahead<'a>),
+}
+
+impl<'a> Chooser<'a> {
+    /// The device where it can, unless the logits are wanted for more than the choice.
+    fn new(
+        engine: &'a mut Engine,
+        session: &'a mut Session,
+        sampler: Sampler,
+        request: &Request,
+    ) -> Result<Self, GenerateError> {
+        if engine.model().traits.chooses_tokens && request.top_logprobs == 0 {
+            let history = History { prompt: &request.prompt, generated: &[] };
+            return Ok(Chooser::Device(engine.ahead(session, &sampler, history)?));
+        }
+        Ok(Chooser::Host { engine, session, sampler })
+    }
+
+    /// The token after `generated`, with the alternatives asked for; with `more`, another will be wanted after it.
+    fn next(&mut self, request: &Request, generated: &[u32], more: bool) -> Result<(Token, Vec<Token>), GenerateError> {
+        let broken = |source| GenerateError::Sample { tokens: request.prompt.len() + generated.len(), source };
+        let (engine, session, sampler) = match self {
+            Chooser::Device(ahead) => {
+                return ahead.next(more).map(|token| (token, Vec::new())).map_err(|error| match error {
+                    AheadError::Engine(error) => error.into(),
+                    AheadError::Sample(source) => broken(source),
+                });
+            }
+            Chooser::Host { engine, session, sampler } => (engine, session, sampler),
+        };
+        if let Some(&last) = generated.last() {
+            engine.decode(session, last)?;
+        }
+        let logits = session.logits().expect("the prompt's last token and every decode step leave logits");
+        let token = sampler.sample(logits, History { prompt: &request.prompt, generated }).map_err(broken)?;
+        let top = match request.top_logprobs {
+            0 => Vec::new(),
+            n => LogProbs::new(&logits[..request.vocab]).map_err(broken)?.top(n),
+        };
+        Ok((token, top))
+    }
+
+    fn finish(self) -> Result<(), GenerateError> {
+        match self {
+            Chooser::Host { .. } => Ok(()),
+            Chooser::Device(ahead) => Ok(ahead.finish()?),
+        }
+    }
 }
 
 /// Tokens that fit into the context after the prompt; a prompt that leaves room for none is refused.

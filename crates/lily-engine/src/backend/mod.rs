@@ -247,12 +247,20 @@ pub trait Backend: Send {
         self.run(program.plan(), state)
     }
 
-    /// Waits for everything that was submitted.
+    /// Waits until at most `under_way` submissions are still running, oldest first.
     ///
     /// # Errors
     /// If a submission failed on the device; the state it ran on is then undefined.
-    fn wait(&mut self) -> Result<(), BackendError> {
+    fn wait_until(&mut self, _under_way: usize) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// As [`Backend::wait_until`].
+    fn wait(&mut self) -> Result<(), BackendError> {
+        self.wait_until(0)
     }
 
     /// Runs a plan on a session's state; results can be read when it returns.
@@ -269,4 +277,9 @@ pub trait Backend: Send {
 
     /// Copies bytes out of a scratch buffer.
     fn read(&self, slot: Slot, out: &mut [u8]);
+
+    /// Copies bytes out of a scratch buffer that a submission may be using, but not writing these bytes.
+    fn peek(&self, slot: Slot, out: &mut [u8]) {
+        self.read(slot, out);
+    }
 }

@@ -28,7 +28,6 @@ pub fn contracts() -> Vec<&'static Contract> {
     list![
         Embed,
         Head,
-        ArgMax,
         RmsNorm,
         MatMul,
         MatMulAdd,

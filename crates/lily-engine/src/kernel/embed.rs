@@ -85,29 +85,3 @@ kernel! {
         },
     }
 }
-
-kernel! {
-    /// The most likely token, ties to the lowest id; written where the next step reads its token.
-    ArgMax, "arg_max", args ArgMaxArgs, views ArgMaxViews {
-        args {
-            /// Vocabulary.
-            vocab: u32,
-        }
-        buffers {
-            logits: read f32,
-            token: write u32,
-        }
-        launch: |_| Launch::new([1, 1, 1], launch::ARG_MAX_THREADS),
-        cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64 + 4.0, ..Cost::default() },
-        tolerance: 0.0,
-        reference: |v| {
-            let mut best = 0;
-            for (i, &logit) in v.logits.iter().enumerate() {
-                if logit > v.logits[best] {
-                    best = i;
-                }
-            }
-            v.token[0] = best as u32;
-        },
-    }
-}

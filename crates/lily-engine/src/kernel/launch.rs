@@ -86,8 +86,6 @@ pub const NARROW_OUTPUTS: u32 = 2;
 pub const DOWN_OUTPUTS: u32 = 8;
 /// Blocks of the vocabulary that a threadgroup of the head takes, which share its prologue.
 const HEAD_BLOCKS: u32 = 4;
-/// Threads that look for the most likely token; as many SIMD-groups as a SIMD-group has lanes.
-pub const ARG_MAX_THREADS: u32 = 1024;
 /// Threads of a decode step of a value head.
 pub const DELTA_STEP_THREADS: u32 = 512;
 /// Threads of a block of decode attention.
@@ -147,6 +145,9 @@ pub fn check(shape: &Shape) -> Result<(), UnsupportedShape> {
     if shape.moe.top_k > super::TOP_K_MAX {
         return refuse("experts per token", "up to 16", shape.moe.top_k);
     }
+    if shape.vocab > super::SAMPLE_VOCAB_MAX {
+        return refuse("vocabulary", "up to 262,144", shape.vocab);
+    }
     Ok(())
 }
 
@@ -157,7 +158,6 @@ pub const GEOMETRY: &[(&str, u32)] = &[
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
     ("NARROW_OUTPUTS", NARROW_OUTPUTS),
     ("DOWN_OUTPUTS", DOWN_OUTPUTS),
-    ("ARG_MAX_THREADS", ARG_MAX_THREADS),
     ("DELTA_STEP_THREADS", DELTA_STEP_THREADS),
     ("BLOCK_THREADS", BLOCK_THREADS),
     ("EXPERTS_MAX", EXPERTS_MAX),

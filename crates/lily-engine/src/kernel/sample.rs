@@ -26,6 +26,8 @@ dims! {
         repetition_penalty: f32,
         /// Sum of [`USES_BIAS`], [`USES_GENERATED`] and [`USES_SEEN`].
         uses: u32,
+        /// Tokens that may be drawn: those below this id.
+        vocab: u32,
         /// Seed, low word first.
         seed: [u32; 2],
     }
@@ -40,7 +42,8 @@ pub const USES_SEEN: u32 = 4;
 /// Mark in `counts` of a token that the prompt holds; the bits below count how often a token was generated.
 pub const IN_PROMPT: u32 = 1 << 31;
 
-/// Words of one result: token, [`status`](SAMPLE_OK), and two that are 0.
+/// Words of one result: token, [`status`](SAMPLE_OK), and the bits of a logit with its index that tell more of an error:
+/// the first that is not finite, else the largest of the raw ones.
 pub const RESULT_WORDS: u32 = 4;
 /// A token was chosen.
 pub const SAMPLE_OK: u32 = 0;
@@ -50,12 +53,14 @@ pub const SAMPLE_NOT_FINITE: u32 = 1;
 pub const SAMPLE_ALL_MASKED: u32 = 2;
 /// All logits are equal.
 pub const SAMPLE_FLAT: u32 = 3;
+/// Sums of masses are kept in parts that would overflow beyond so many tokens.
+pub const SAMPLE_VOCAB_MAX: usize = 1 << 18;
 /// Threads of the one threadgroup.
 pub const SAMPLE_THREADS: u32 = 1024;
 
 impl SampleParams {
-    /// What `params` ask for, with the seed in use.
-    pub fn new(params: &SamplingParams, seed: u64) -> Self {
+    /// What `params` ask for of the tokens below `vocab`, with the seed in use.
+    pub fn new(params: &SamplingParams, vocab: u32, seed: u64) -> Self {
         let generated = params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
         let uses = [
             (!params.logit_bias.is_empty(), USES_BIAS),
@@ -71,6 +76,7 @@ impl SampleParams {
             frequency_penalty: params.frequency_penalty,
             repetition_penalty: params.repetition_penalty,
             uses: uses.iter().filter(|(on, _)| *on).map(|(_, bit)| bit).sum(),
+            vocab,
             seed: [seed as u32, (seed >> 32) as u32],
         }
     }
@@ -81,7 +87,7 @@ kernel! {
     /// step on, and leaves it in one of two result slots, which alternate.
     Sample, "sample", args SampleArgs, views SampleViews {
         args {
-            /// Tokens that may be drawn.
+            /// Logits: rows of the head.
             vocab: u32,
         }
         buffers {
@@ -104,18 +110,25 @@ kernel! {
 
 fn sample_reference(v: SampleViews<'_>) {
     let params: &SampleParams = bytemuck::from_bytes(&bytemuck::cast_slice(v.params)[..size_of::<SampleParams>()]);
-    let logits = &v.logits[..v.args.vocab as usize];
+    let logits = &v.logits[..params.vocab as usize];
     let draw = v.draws[0];
     let slot = (draw % 2) as usize;
+    let not_finite = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY);
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let (value, index) = not_finite.map_or((max, u32::MAX), |i| (logits[i], i as u32));
     let (token, status) = match status_of(logits) {
         SAMPLE_OK => (choose(params, &adjusted(params, logits, v.bias, v.counts), draw), SAMPLE_OK),
         status => (0, status),
     };
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(exp_nonpositive(l - max))).sum();
     v.logprobs[slot] =
         if status == SAMPLE_OK { (f64::from(logits[token as usize] - max) - sum.ln()) as f32 } else { 0.0 };
-    v.results[slot * RESULT_WORDS as usize..][..RESULT_WORDS as usize].copy_from_slice(&[token, status, 0, 0]);
+    v.results[slot * RESULT_WORDS as usize..][..RESULT_WORDS as usize].copy_from_slice(&[
+        token,
+        status,
+        value.to_bits(),
+        index,
+    ]);
     v.counts[token as usize] += 1;
     v.token[0] = token;
     v.step[0] += 1;

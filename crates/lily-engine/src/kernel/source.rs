@@ -17,7 +17,6 @@ macro_rules! embedded {
 
 /// Names below `kernels/` and texts.
 const FILES: &[(&str, &str)] = &embedded![
-    "arg_max.metal",
     "attend_decode.metal",
     "attention.h",
     "delta_step.metal",

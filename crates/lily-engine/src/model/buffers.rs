@@ -1,7 +1,7 @@
 //! Names and sizes of all buffers of a model.
 
 use super::{DecodeClass, Model, Traits};
-use crate::kernel::{MatrixSlots, Step, launch};
+use crate::kernel::{MatrixSlots, RESULT_WORDS, SampleParams, Step, launch};
 use crate::plan::{BufferTable, Home, Slot};
 use crate::shape::Shape;
 use crate::weights::{AttentionWeights, DeltaWeights, FileRange, LayerWeights, Matrix, MixerWeights, Weights};
@@ -101,6 +101,12 @@ pub struct Scratch {
     pub shared_act: Slot,
     pub shared_y: Slot,
     pub logits: Slot,
+    pub sampling: Slot,
+    pub bias: Slot,
+    pub counts: Slot,
+    pub draws: Slot,
+    pub results: Slot,
+    pub logprobs: Slot,
 }
 
 impl Scratch {
@@ -143,6 +149,12 @@ impl Scratch {
             shared_act: add("shared_act", 2 * rows * m.shared_width),
             shared_y: add("shared_y", 2 * rows * shape.hidden),
             logits: add("logits", 4 * shape.vocab),
+            sampling: add("sampling", size_of::<SampleParams>()),
+            bias: add("bias", 4 * shape.vocab),
+            counts: add("counts", 4 * shape.vocab),
+            draws: add("draws", 4),
+            results: add("results", 2 * 4 * RESULT_WORDS as usize),
+            logprobs: add("logprobs", 2 * 4),
         }
     }
 }

@@ -55,10 +55,10 @@ impl DecodeClass {
 impl Model {
     /// The plan that extends a session by one token and computes its logits.
     ///
-    /// With `arg_max` the plan also picks the most likely token and writes it where the next step reads its input.
+    /// With `choose` the plan also chooses the next token and writes it where the next step reads its input.
     ///
     /// The plan serves every position of the same [`Model::decode_class`] as `position`.
-    pub fn decode(&self, position: usize, arg_max: bool) -> Plan {
+    pub fn decode(&self, position: usize, choose: bool) -> Plan {
         let class = self.decode_class(position);
         let mut plan = Plan::default();
         self.embed_rows(&mut plan, 1);
@@ -70,14 +70,33 @@ impl Model {
             self.decode_moe(&mut plan, layer);
         }
         self.head(&mut plan, 0);
-        if arg_max {
-            plan.push(ArgMax {
-                args: ArgMaxArgs { vocab: self.shape.vocab as u32 },
-                logits: self.scratch.logits,
-                token: self.scratch.tokens.first(4),
-            });
+        if choose {
+            self.push_choice(&mut plan);
         }
         plan
+    }
+
+    /// The plan that only chooses a token from logits that are there.
+    pub fn choose(&self) -> Plan {
+        let mut plan = Plan::default();
+        self.push_choice(&mut plan);
+        plan
+    }
+
+    fn push_choice(&self, plan: &mut Plan) {
+        let s = &self.scratch;
+        plan.push(Sample {
+            args: SampleArgs { vocab: self.shape.vocab as u32 },
+            params: s.sampling,
+            logits: s.logits,
+            bias: s.bias,
+            counts: s.counts,
+            step: s.step,
+            token: s.tokens.first(4),
+            draws: s.draws,
+            results: s.results,
+            logprobs: s.logprobs,
+        });
     }
 
     /// Which decode plan a step at `position` needs.

@@ -23,13 +23,15 @@ pub struct Traits {
     pub split_attention: bool,
     /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
     pub decode_is_prefill: bool,
+    /// The next token is chosen by a kernel, so that the host need not wait for it.
+    pub chooses_tokens: bool,
 }
 
 impl Traits {
     /// The CPU: few threads, dispatches one after another.
-    pub const CPU: Traits = Traits { split_attention: false, decode_is_prefill: true };
+    pub const CPU: Traits = Traits { split_attention: false, decode_is_prefill: true, chooses_tokens: false };
     /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
-    pub const GPU: Traits = Traits { split_attention: true, decode_is_prefill: false };
+    pub const GPU: Traits = Traits { split_attention: true, decode_is_prefill: false, chooses_tokens: true };
 }
 
 /// A model's buffers, from which its plans are built.

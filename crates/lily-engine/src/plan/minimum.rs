@@ -80,9 +80,9 @@ mod tests {
     fn the_decode_plan_of_the_published_model_is_lean() {
         let weights = published();
         let step = Step { position: 4096, window: 0 };
-        for (traits, arg_max) in [(Traits::CPU, false), (Traits::CPU, true), (Traits::GPU, true)] {
+        for (traits, choose) in [(Traits::CPU, false), (Traits::CPU, true), (Traits::GPU, true)] {
             let model = Model::new(&weights, traits, 1, 8192);
-            let report = Report::new(&model.decode(4096, arg_max), step);
+            let report = Report::new(&model.decode(4096, choose), step);
             let (bytes, least) = (report.total().bytes(), DecodeMinimum::new(&weights, 4096).total_bytes() as f64);
             println!("{} kernels, {} stages, {bytes} bytes of at least {least}", report.kernels, report.stages);
             assert!(report.kernels <= 400, "{} kernels", report.kernels);

@@ -27,6 +27,7 @@ mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 
+use crate::kernel::SampleParams;
 use thiserror::Error;
 
 pub(crate) use filter::Candidates;
@@ -127,6 +128,21 @@ impl Sampler {
     /// The seed in use, fresh or given: with it the same text can be had again.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// What is asked for.
+    pub(crate) fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Tokens that may be drawn are those below this id.
+    pub(crate) fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The same request as the sampler's kernel reads it.
+    pub(crate) fn kernel_params(&self) -> SampleParams {
+        SampleParams::new(&self.params, self.vocab as u32, self.seed)
     }
 
     /// Chooses the next token from `logits` (at least `vocab` of them) after `history`.

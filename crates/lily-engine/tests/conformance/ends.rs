@@ -21,7 +21,7 @@ pub fn embed(device: &dyn Runs) {
     }
 }
 
-pub fn head_and_arg_max(device: &dyn Runs) {
+pub fn head(device: &dyn Runs) {
     // The last two rows are wider than what a GPU stages of them at a time.
     let cases = [(1, 128, Q4), (63, 128, Q4), (200, 128, Q8), (130, 128, PLAIN), (77, 2112, Q4), (290, 2304, RARE[4])];
     for (vocab, width, format) in cases {
@@ -37,26 +37,6 @@ pub fn head_and_arg_max(device: &dyn Runs) {
             logits: c.poison(4 * vocab),
         };
         c.check(kernel.dispatch(), &format!("vocab {vocab}, {format:?}"), device);
-        let mut c = Case::new(3);
-        let logits = c.f32(vocab, -1.0, 1.0);
-        let kernel = ArgMax { args: ArgMaxArgs { vocab }, logits, token: c.poison(4) };
-        c.check(kernel.dispatch(), &format!("vocab {vocab}"), device);
-    }
-}
-
-pub fn arg_max_takes_the_lowest_of_equals(device: &dyn Runs) {
-    let mut many = vec![-1.0_f32; 5000];
-    (many[4997], many[1030], many[2054]) = (0.5, 0.5, 0.5);
-    let zeros = [vec![-0.0], vec![0.0; 40]].concat();
-    let cases = [(vec![1.0, 3.0, 3.0, 2.0, 3.0], 1), (many, 1030), (vec![f32::MIN; 70], 0), (zeros, 0)];
-    for (values, want) in cases {
-        let mut c = Case::new(4);
-        let vocab = values.len() as u32;
-        let logits = c.bytes(bytemuck::cast_slice(&values).to_vec());
-        let kernel = ArgMax { args: ArgMaxArgs { vocab }, logits, token: c.poison(4) };
-        for (way, run) in device.ways() {
-            assert_eq!(run(&c, &kernel.dispatch()), [u32::to_le_bytes(want)], "{vocab} logits, {way}");
-        }
     }
 }
 
@@ -84,13 +64,14 @@ fn sample_params() -> Vec<SamplingParams> {
 /// A choice from logits: the last argument says how many distinct values they have.
 fn sample_case(params: &SamplingParams, draw: u32, vocab: u32, values: u32) -> (Case, Dispatch) {
     let mut c = Case::new(29 + u64::from(draw));
-    let logits: Vec<f32> = (0..vocab).map(|_| (c.next() % values) as f32 * (9.0 / values as f32) - 4.0).collect();
+    // The head has a few rows more than there are tokens to draw.
+    let logits: Vec<f32> = (0..vocab + 9).map(|_| (c.next() % values) as f32 * (9.0 / values as f32) - 4.0).collect();
     let counts: Vec<u32> = (0..vocab).map(|i| [0, 0, 2, IN_PROMPT, IN_PROMPT | 1][i as usize % 5]).collect();
     let mut bias = vec![0.0_f32; vocab as usize];
     params.logit_bias.iter().for_each(|(&token, &value)| bias[token as usize] = value);
     let kernel = Sample {
-        args: SampleArgs { vocab },
-        params: c.bytes(bytemuck::bytes_of(&SampleParams::new(params, 0x1234_5678_9abc_def0)).to_vec()),
+        args: SampleArgs { vocab: vocab + 9 },
+        params: c.bytes(bytemuck::bytes_of(&SampleParams::new(params, vocab, 0x1234_5678_9abc_def0)).to_vec()),
         logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
         bias: c.bytes(bytemuck::cast_slice(&bias).to_vec()),
         counts: c.u32(&counts),
@@ -110,6 +91,23 @@ pub fn sample(device: &dyn Runs) {
         for (draw, vocab, values) in [(0, 300, 1 << 20), (1, 300, 7), (2, 5000, 1 << 20), (3, 5000, 50)] {
             let (case, dispatch) = sample_case(params, draw, vocab, values);
             case.check(dispatch, &format!("parameters {i}, draw {draw}, {values} values"), device);
+        }
+    }
+}
+
+/// Greedy: the lowest id of equals, of zeros of either sign, and of a row that is all the same but one.
+pub fn sample_takes_the_lowest_of_equals(device: &dyn Runs) {
+    let mut many = vec![-1.0_f32; 5000];
+    (many[4997], many[1030], many[2054]) = (0.5, 0.5, 0.5);
+    let zeros = [vec![-0.0], vec![0.0; 40], vec![-1.0]].concat();
+    let lowest = [vec![f32::MIN; 70], vec![f32::NEG_INFINITY]].concat();
+    for (logits, want) in [(vec![1.0, 3.0, 3.0, 2.0, 3.0], 1_u32), (many, 1030), (lowest, 0), (zeros, 0)] {
+        let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+        let (mut case, dispatch) = sample_case(&params, 0, logits.len() as u32, 2);
+        let padding = vec![9.0; 9];
+        case.contents[1].1 = bytemuck::cast_slice(&[logits, padding].concat()).to_vec();
+        for (way, run) in device.ways() {
+            assert_eq!(run(&case, &dispatch)[2], want.to_le_bytes(), "{way}");
         }
     }
 }
@@ -153,7 +151,7 @@ pub fn sample_reports_broken_logits(device: &dyn Runs) {
     ];
     for (logits, status) in cases {
         let (mut case, dispatch) = sample_case(&SamplingParams::default(), 0, 3, 2);
-        case.contents[1].1 = bytemuck::cast_slice(&logits).to_vec();
+        case.contents[1].1 = bytemuck::cast_slice(&[logits.clone(), vec![0.25; 9]].concat()).to_vec();
         for (way, run) in device.ways() {
             let results: Vec<u32> = elements(&run(&case, &dispatch)[4]);
             assert_eq!(results[1], status, "{logits:?}, {way}");

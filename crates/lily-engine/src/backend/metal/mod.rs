@@ -73,8 +73,8 @@ impl Backend for Metal {
         self.start(program.ready::<Arc<Ready>>(), state)
     }
 
-    fn wait(&mut self) -> Result<(), BackendError> {
-        self.submitter.wait(&self.memory)
+    fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
+        self.submitter.wait_until(under_way, &self.memory)
     }
 
     fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
@@ -90,6 +90,10 @@ impl Backend for Metal {
 
     fn read(&self, slot: Slot, out: &mut [u8]) {
         self.submitter.assert_idle();
+        self.memory.read(slot, out);
+    }
+
+    fn peek(&self, slot: Slot, out: &mut [u8]) {
         self.memory.read(slot, out);
     }
 }

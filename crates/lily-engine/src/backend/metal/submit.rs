@@ -75,10 +75,10 @@ impl Submitter {
         Ok(())
     }
 
-    /// Waits for all that is under way. All are waited for even if one fails, whose error is given.
-    pub(super) fn wait(&mut self, memory: &Memory) -> Result<(), BackendError> {
+    /// Waits until so many are under way. All others are waited for even if one fails, whose error is given.
+    pub(super) fn wait_until(&mut self, under_way: usize, memory: &Memory) -> Result<(), BackendError> {
         let mut result = Ok(());
-        while !self.flights.is_empty() {
+        while self.flights.len() > under_way {
             result = result.and(self.wait_oldest(memory));
         }
         result

@@ -69,7 +69,6 @@ pub fn run(context: Context<'_>, contract: &Contract, args: &[u8], slices: HostS
     table! {
         "embed" => rows::embed(EmbedViews);
         "head" => linear::head(HeadViews);
-        "arg_max" => rows::arg_max(ArgMaxViews);
         "rms_norm" => rows::rms_norm(RmsNormViews);
         "matmul" => linear::matmul(MatMulViews);
         "matmul_add" => linear::matmul_add(MatMulAddViews);

@@ -3,7 +3,7 @@
 use super::{Context, for_rows, sum_squares_bf16, vector_kernel};
 use crate::backend::cpu::pool::SharedMut;
 use crate::kernel::quant::HostMatrix;
-use crate::kernel::{ArgMaxViews, EmbedViews, Kernel, RmsNormViews};
+use crate::kernel::{EmbedViews, RmsNormViews};
 use half::bf16;
 
 pub fn embed(context: Context<'_>, v: EmbedViews<'_>) {
@@ -16,15 +16,6 @@ pub fn embed(context: Context<'_>, v: EmbedViews<'_>) {
         let y = unsafe { y.range_mut(row * width..(row + 1) * width) };
         matrix.dequantize_row(v.tokens[row] as usize, |column, x| y[column] = bf16::from_f32(x));
     });
-}
-
-pub fn arg_max(_: Context<'_>, v: ArgMaxViews<'_>) {
-    let args = bytemuck::bytes_of(&v.args);
-    let slices = [
-        crate::kernel::HostSlice::Read(bytemuck::cast_slice(v.logits)),
-        crate::kernel::HostSlice::Write(bytemuck::cast_slice_mut(v.token)),
-    ];
-    (crate::kernel::ArgMax::contract().reference)(args, crate::kernel::HostSlices::new(slices));
 }
 
 vector_kernel! {

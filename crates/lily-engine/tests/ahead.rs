@@ -1,0 +1,130 @@
+//! Tokens chosen on the device, one step ahead of the host: the same text as the host's own choice, and a session whose
+//! state is what its tokens say.
+
+use lily_engine::backend::cpu::{CpuDevice, CpuMode, isa::Isa};
+use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory};
+use lily_engine::checkpoint::Checkpoint;
+use lily_engine::engine::{Engine, EngineOptions};
+use lily_engine::generate::{Event, FinishReason, Halt, Request, Summary, generate};
+use lily_engine::model::Traits;
+use lily_engine::plan::BufferTable;
+use lily_engine::sampler::SamplingParams;
+use lily_engine::session::Session;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The CPU with other traits.
+struct CpuWith(Traits);
+
+impl CpuWith {
+    fn cpu() -> CpuDevice {
+        CpuDevice { mode: CpuMode::Fast(Isa::detect()), threads: 2 }
+    }
+}
+
+impl Device for CpuWith {
+    fn traits(&self) -> Traits {
+        self.0
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        Self::cpu().memory()
+    }
+
+    fn load(
+        self: Box<Self>,
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+    ) -> Result<Box<dyn Backend>, BackendError> {
+        Box::new(Self::cpu()).load(checkpoint, table)
+    }
+}
+
+const CHOOSING: Traits = Traits { chooses_tokens: true, ..Traits::CPU };
+
+fn engine(traits: Traits) -> Engine {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/family_heads-q4g64");
+    let options = EngineOptions { context_tokens: 64, chunk_tokens: 16, ..EngineOptions::for_this_machine() };
+    Engine::on(Box::new(CpuWith(traits)), Checkpoint::open(&path).unwrap(), &options).unwrap()
+}
+
+fn request(engine: &Engine, sampling: SamplingParams) -> Request {
+    let prompt = (0..30).map(|i| i * 7 % 100).collect();
+    Request { prompt, sampling, vocab: engine.model().shape.vocab - 3, max_tokens: Some(12), ..Request::default() }
+}
+
+fn run(engine: &mut Engine, session: &mut Session, request: &Request, halt_after: usize) -> (Vec<(u32, f32)>, Summary) {
+    let mut tokens = Vec::new();
+    let summary = generate(engine, session, request, &mut |event| {
+        if let Event::Token { token, .. } = event {
+            tokens.push((token.id, token.logprob));
+        }
+        if tokens.len() == halt_after { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
+    });
+    (tokens, summary.unwrap())
+}
+
+fn sampling() -> Vec<SamplingParams> {
+    let seeded = SamplingParams { seed: Some(7), ..SamplingParams::default() };
+    vec![
+        SamplingParams::greedy(),
+        seeded.clone(),
+        SamplingParams { temperature: 0.8, top_k: 20, top_p: 0.95, presence_penalty: 1.5, ..seeded.clone() },
+        SamplingParams { min_p: 0.05, repetition_penalty: 1.3, ..seeded.clone() },
+        SamplingParams { frequency_penalty: 1.0, logit_bias: BTreeMap::from([(4, 3.0), (9, -50.0)]), ..seeded },
+    ]
+}
+
+#[test]
+fn the_device_chooses_what_the_host_would() {
+    let (mut host, mut device) = (engine(Traits::CPU), engine(CHOOSING));
+    for params in sampling() {
+        let request = request(&host, params);
+        let (mut a, mut b) = (host.new_session().unwrap(), device.new_session().unwrap());
+        let (want, host_summary) = run(&mut host, &mut a, &request, usize::MAX);
+        let (got, summary) = run(&mut device, &mut b, &request, usize::MAX);
+        let ids = |tokens: &[(u32, f32)]| tokens.iter().map(|t| t.0).collect::<Vec<_>>();
+        assert_eq!(ids(&got), ids(&want), "{:?}", request.sampling);
+        got.iter().zip(&want).for_each(|(g, w)| assert!((g.1 - w.1).abs() < 1e-4, "{} and {}", g.1, w.1));
+        assert_eq!((summary.finish_reason, summary.decode_steps), (FinishReason::Length, host_summary.decode_steps));
+    }
+}
+
+/// However a generation ends, the session's state belongs to its tokens: going on from it gives what a new session gives.
+#[test]
+fn the_session_is_what_its_tokens_say() {
+    let mut device = engine(CHOOSING);
+    let whole = request(&device, SamplingParams::greedy());
+    let mut session = device.new_session().unwrap();
+    let (all, _) = run(&mut device, &mut session, &whole, usize::MAX);
+    let stop = Request { stop_ids: vec![all[5].0], ..whole.clone() };
+    let full = Request { max_tokens: None, ..whole.clone() };
+    for (request, halt_after) in
+        [(&whole, usize::MAX), (&whole, 1), (&whole, 4), (&stop, usize::MAX), (&full, usize::MAX)]
+    {
+        let mut session = device.new_session().unwrap();
+        let (tokens, summary) = run(&mut device, &mut session, request, halt_after);
+        if request.max_tokens.is_none() {
+            assert_eq!((summary.finish_reason, tokens.len()), (FinishReason::ContextFull, 34));
+        }
+        let held = session.tokens().to_vec();
+        assert!(held.len() >= 30 + tokens.len() - 1 && held[30..].iter().zip(&tokens).all(|(h, t)| *h == t.0));
+        let logits = session.logits().expect("logits of the last token").to_vec();
+        let mut cold = device.new_session().unwrap();
+        device.advance(&mut cold, &held, &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
+        assert!(cold.logits().unwrap() == logits, "after {:?} at {}", summary.finish_reason, held.len());
+    }
+}
+
+/// A GPU's plans, by the reference functions of their kernels, choose the same tokens too.
+#[test]
+fn the_plans_of_a_gpu_choose_the_same() {
+    let (mut host, mut gpu) = (engine(Traits::CPU), engine(Traits::GPU));
+    let request = request(&host, SamplingParams::greedy());
+    let (mut a, mut b) = (host.new_session().unwrap(), gpu.new_session().unwrap());
+    let (want, _) = run(&mut host, &mut a, &request, usize::MAX);
+    let (got, _) = run(&mut gpu, &mut b, &request, usize::MAX);
+    assert_eq!(got.iter().map(|t| t.0).collect::<Vec<_>>(), want.iter().map(|t| t.0).collect::<Vec<_>>());
+}
