@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::{darwin, tidy};
+use crate::{darwin, tidy, verified};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,16 +24,20 @@ pub fn run(root: &Path) -> Result<()> {
     step("clang", clang)?;
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("test", || test(root))?;
+    step("verified", || verified::verified(root, false))?;
     step("darwin", || darwin::run(root))?;
     eprintln!("ci: all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Writes what is generated from the kernel contracts: the test that compares it writes it when asked to.
+/// Writes what is generated from the kernel contracts: the tests that compare it write it when asked to.
 pub fn codegen(root: &Path) -> Result<()> {
-    let mut test = Command::new("cargo");
-    test.args(["test", "--package", "lily-engine", "--lib", "--", "kernel::codegen"]).env("LILY_WRITE_GENERATED", "1");
-    succeed(test.current_dir(root))
+    for target in [["--lib", "codegen"].as_slice(), &["--test", "kernel_table"]] {
+        let mut test = Command::new("cargo");
+        test.args(["test", "--package", "lily-engine"]).args(target).env("LILY_WRITE_GENERATED", "1");
+        succeed(test.current_dir(root))?;
+    }
+    Ok(())
 }
 
 fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -95,7 +99,8 @@ fn vocabulary(root: &Path) -> Result<()> {
     std::fs::rename(&partial, root.join(TOKENIZER_JSON)).context("tokenizer.json")
 }
 
-fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+/// Runs cargo with what the tests need in its environment.
+pub fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     succeed(Command::new("cargo").args(args).current_dir(root).env(TOKENIZER_VARIABLE, root.join(TOKENIZER_JSON)))
 }
 

@@ -4,6 +4,7 @@
 mod ci;
 mod darwin;
 mod tidy;
+mod verified;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,20 @@ enum Command {
     Ci,
     /// Lint and link what ships for aarch64-apple-darwin
     Darwin,
-    /// Write kernels/generated/ from the kernel contracts
+    /// Write kernels/generated/ and docs/kernels.md from the kernel contracts
     Codegen,
+    /// Run the kernels on a host: this machine's GPU, or the software Metal
+    Kernels {
+        /// Where
+        #[arg(long)]
+        host: Option<verified::Host>,
+    },
+    /// Say where the present kernel text ran
+    Verified {
+        /// Run it here first, and write it down
+        #[arg(long)]
+        record: bool,
+    },
     /// Rules that the compiler does not know: file lengths, module texts, words that do not belong here
     Tidy,
 }
@@ -33,6 +46,8 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(&root()),
         Command::Codegen => ci::codegen(&root()),
         Command::Darwin => darwin::run(&root()),
+        Command::Kernels { host } => verified::kernels(&root(), host),
+        Command::Verified { record } => verified::verified(&root(), record),
         Command::Tidy => tidy::run(&root()),
     };
     match result {
