@@ -1,6 +1,6 @@
 // Attention of a prefill chunk: preparation of queries and keys with the cache write, and attention over the cache.
 #include "attention.h"
-#include "tile.h"
+#include "attention_strip.h"
 
 // A SIMD-group prepares one head (queries, then keys) of one row, or copies a head of values.
 kernel void qk_prep(device const uint* step [[buffer(0)]],

@@ -5,8 +5,8 @@
 // Every element is the sum over K in steps of 8, ascending, in fp32, whatever the tile's height: a row's result does not
 // depend on the tile that it is in. Weights are rounded to bf16 after dequantisation.
 //
-// The arithmetic has one body for each kind of matrix hardware: `TileSums` of tile_simdgroup.h (every Apple GPU) and of
-// tile_tensor.h (Metal 4 tensor operations; the host defines LILY_TENSOR_OPS where the device has them).
+// `multiply_staged`, the K loop over staged steps, has one body for each kind of matrix hardware: in tile_simdgroup.h (every
+// Apple GPU) and in tile_tensor.h (Metal 4 tensor operations; the host defines LILY_TENSOR_OPS where the device has them).
 #pragma once
 #include "generated/args.h"
 #include "quant.h"
@@ -17,12 +17,6 @@
 #define TILE_STRIDE 40
 // 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations.
 #define TILE_MEMORY (3 * 64 * TILE_STRIDE * 2 / 16)
-
-#if defined(LILY_TENSOR_OPS)
-#include "tile_tensor.h"
-#else
-#include "tile_simdgroup.h"
-#endif
 
 // Which tile, and who computes it.
 struct TilePlace {
@@ -37,6 +31,22 @@ struct TilePlace {
     uint simdgroup;
     uint lane;
 };
+
+// A SIMD-group's part of a tile: its first row and output, and where their staged steps lie.
+struct StripPlace {
+    uint first_row;
+    uint first_output;
+    threadgroup bfloat* rows;
+    threadgroup bfloat* weights;
+    // Whether any of its elements exists.
+    bool busy;
+};
+
+#if defined(LILY_TENSOR_OPS)
+#include "tile_tensor.h"
+#else
+#include "tile_simdgroup.h"
+#endif
 
 // Dequantises one K step of 64 rows into `staged`. Rows past the last output repeat it; nobody uses their results.
 template <int Threads>
@@ -60,27 +70,20 @@ inline void stage_weights(StoredMatrix m, TilePlace place, uint column, threadgr
     }
 }
 
-// The product of a tile. `Strip` is the rows of a SIMD-group, 16 or 32; `Matrices` is 1 or 2, products of the same
-// activations. `source.row(i)` points to row i of the activations; `sink.put(row, output, first, second)`
-// receives every result. All threads of the threadgroup call it.
-template <int Strip, int Matrices, int Threads, class Source, class Sink>
-inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
-                            threadgroup uint4* memory) {
-    threadgroup bfloat* weights = (threadgroup bfloat*)memory;
-    threadgroup bfloat* rows = weights + Matrices * 64 * TILE_STRIDE;
-    // Rows are copied in pieces of 8 elements, the same ones in every step by the same thread.
+// Stages the steps of a tile. A thread dequantises the same part of the weights in every step, and copies the same pieces,
+// of 8 elements, of the same rows.
+template <int Strip, int Matrices, int Threads>
+struct TileStage {
+    StoredMatrix first;
+    StoredMatrix second;
+    TilePlace place;
+    uint cols;
     device const uchar* from[Strip / 16];
-#pragma clang loop unroll(full)
-    for (int i = 0; i < Strip / 16; i++) {
-        const uint piece = place.thread_index + i * Threads;
-        from[i] = (device const uchar*)source.row(min(piece / 4, place.rows - 1)) + piece % 4 * 16;
-    }
-    const uint strip_output = place.simdgroup % 2 * 32;
-    const uint strip_row = place.simdgroup / 2 * Strip;
-    const bool busy = strip_row < place.rows && place.first_output + strip_output < place.outputs;
-    TileSums<Strip, Matrices> sums;
-    sums.clear();
-    for (uint column = 0; column < first.cols; column += TILE_K) {
+    threadgroup bfloat* weights;
+    threadgroup bfloat* rows;
+
+    // Leaves step `column` to all threads of the threadgroup, when they are done with the one before.
+    void step(uint column) thread {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         stage_weights<Threads>(first, place, column, weights);
         if (Matrices == 2) stage_weights<Threads>(second, place, column, weights + 64 * TILE_STRIDE);
@@ -90,10 +93,35 @@ inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace p
             *(threadgroup uint4*)(rows + piece / 4 * TILE_STRIDE + piece % 4 * 8) = load_uint4(from[i] + 2 * column);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (busy) sums.accumulate(weights + strip_output * TILE_STRIDE, rows + strip_row * TILE_STRIDE);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (busy) sums.finish(place, strip_row, strip_output, sink, (threadgroup float*)memory + place.simdgroup * 512);
+};
+
+// The product of a tile. `Strip` is the rows of a SIMD-group, 16 or 32; `Matrices` is 1 or 2, products of the same
+// activations. `source.row(i)` points to row i of the activations; `sink.put(row, output, first, second)` receives every
+// result. All threads of the threadgroup call it.
+template <int Strip, int Matrices, int Threads, class Source, class Sink>
+inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
+                            threadgroup uint4* memory) {
+    TileStage<Strip, Matrices, Threads> stage;
+    stage.first = first;
+    stage.second = second;
+    stage.place = place;
+    stage.cols = first.cols;
+    stage.weights = (threadgroup bfloat*)memory;
+    stage.rows = stage.weights + Matrices * 64 * TILE_STRIDE;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Strip / 16; i++) {
+        const uint piece = place.thread_index + i * Threads;
+        // Rows past the last repeat it; nobody uses their results.
+        stage.from[i] = (device const uchar*)source.row(min(piece / 4, place.rows - 1)) + piece % 4 * 16;
+    }
+    StripPlace strip;
+    strip.first_row = place.simdgroup / 2 * Strip;
+    strip.first_output = place.first_output + place.simdgroup % 2 * SIMDGROUP_OUTPUTS;
+    strip.rows = stage.rows + strip.first_row * TILE_STRIDE;
+    strip.weights = stage.weights + place.simdgroup % 2 * SIMDGROUP_OUTPUTS * TILE_STRIDE;
+    strip.busy = strip.first_row < place.rows && strip.first_output < place.outputs;
+    multiply_staged<Strip, Matrices>(stage, place, strip, sink, memory);
 }
 
 // A tile of TILE_ROWS rows.

@@ -3,32 +3,31 @@
 #pragma once
 #include <metal_simdgroup_matrix>
 
-template <int Strip, int Matrices>
-struct TileSums {
+// The K loop of a SIMD-group's part of a tile. `stage.step(column)` stages a step; all threads of the threadgroup take it.
+template <int Strip, int Matrices, class Stage, class Sink>
+inline void multiply_staged(thread Stage& stage, TilePlace place, StripPlace strip, Sink sink,
+                            threadgroup uint4* memory) {
     simdgroup_matrix<float, 8, 8> sums[Matrices][4][Strip / 8];
-
-    void clear() thread {
 #pragma clang loop unroll(full)
-        for (int m = 0; m < Matrices; m++)
+    for (int m = 0; m < Matrices; m++)
 #pragma clang loop unroll(full)
-            for (int o = 0; o < 4; o++)
+        for (int o = 0; o < 4; o++)
 #pragma clang loop unroll(full)
-                for (int r = 0; r < Strip / 8; r++) sums[m][o][r] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    }
-
-    // Adds one K step of 32 staged outputs and the strip's staged rows. The second matrix lies 64 rows behind the first.
-    void accumulate(threadgroup const bfloat* weights, threadgroup const bfloat* rows) thread {
+            for (int r = 0; r < Strip / 8; r++) sums[m][o][r] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    for (uint column = 0; column < stage.cols; column += TILE_K) {
+        stage.step(column);
+        if (!strip.busy) continue;
         for (int k = 0; k < TILE_K; k += 8) {
             simdgroup_matrix<bfloat, 8, 8> x[Strip / 8];
 #pragma clang loop unroll(full)
             for (int r = 0; r < Strip / 8; r++)
-                simdgroup_load(x[r], rows + 8 * r * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
+                simdgroup_load(x[r], strip.rows + 8 * r * TILE_STRIDE + k, TILE_STRIDE, ulong2(0, 0), true);
 #pragma clang loop unroll(full)
             for (int m = 0; m < Matrices; m++) {
 #pragma clang loop unroll(full)
                 for (int o = 0; o < 4; o++) {
                     simdgroup_matrix<bfloat, 8, 8> w;
-                    simdgroup_load(w, weights + (64 * m + 8 * o) * TILE_STRIDE + k, TILE_STRIDE);
+                    simdgroup_load(w, strip.weights + (64 * m + 8 * o) * TILE_STRIDE + k, TILE_STRIDE);
 #pragma clang loop unroll(full)
                     for (int r = 0; r < Strip / 8; r++)
                         simdgroup_multiply_accumulate(sums[m][o][r], w, x[r], sums[m][o][r]);
@@ -36,96 +35,26 @@ struct TileSums {
             }
         }
     }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!strip.busy) return;
 
-    // Hands every result to the sink, eight rows at a time through `own`: 512 floats of this SIMD-group alone. A lane
-    // takes one output.
-    template <class Place, class Sink>
-    void finish(Place place, uint strip_row, uint strip_output, Sink sink, threadgroup float* own) thread {
-        const uint output = place.first_output + strip_output + place.lane;
+    // Eight rows at a time go through 512 floats of this SIMD-group alone; a lane hands out one output of each.
+    threadgroup float* own = (threadgroup float*)memory + place.simdgroup * 512;
+    const uint output = strip.first_output + place.lane;
 #pragma clang loop unroll(full)
-        for (int r = 0; r < Strip / 8; r++) {
+    for (int r = 0; r < Strip / 8; r++) {
 #pragma clang loop unroll(full)
-            for (int m = 0; m < Matrices; m++)
+        for (int m = 0; m < Matrices; m++)
 #pragma clang loop unroll(full)
-                for (int o = 0; o < 4; o++)
-                    simdgroup_store(sums[m][o][r], own + 256 * m + 8 * o, 32, ulong2(0, 0), true);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            for (uint i = 0; i < 8; i++) {
-                const uint row = strip_row + 8 * r + i;
-                const float first = own[32 * i + place.lane];
-                const float second = Matrices == 2 ? own[256 + 32 * i + place.lane] : 0.0f;
-                if (row < place.rows && output < place.outputs) sink.put(row, output, first, second);
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-        }
-    }
-};
-
-// A strip of 8 queries of `Dim` elements against blocks of 32 staged keys and values, rows `Dim + 8` elements apart.
-// `own` is memory of this SIMD-group alone; the caller puts barriers around what it reads and writes there.
-template <int Dim>
-struct AttentionStrip {
-    simdgroup_matrix<bfloat, 8, 8> queries[Dim / 8];
-    simdgroup_matrix<float, 8, 8> sums[Dim / 8];
-
-    // Takes elements `64 * part` to `64 * part + 63` of the queries from 8 rows of 64.
-    void load_queries(int part, threadgroup const bfloat* own) thread {
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 8; i++) {
-            simdgroup_load(queries[8 * part + i], own + 8 * i, 64);
-            sums[8 * part + i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        }
-    }
-
-    // Leaves the products with 32 keys in 8 rows of 32.
-    void score(threadgroup const bfloat* keys, threadgroup float* own) thread {
-        simdgroup_matrix<float, 8, 8> scores[4];
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 4; i++) scores[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-#pragma clang loop unroll(full)
-        for (int d = 0; d < Dim / 8; d++) {
-#pragma clang loop unroll(full)
-            for (int i = 0; i < 4; i++) {
-                simdgroup_matrix<bfloat, 8, 8> k;
-                simdgroup_load(k, keys + 8 * i * (Dim + 8) + 8 * d, Dim + 8, ulong2(0, 0), true);
-                simdgroup_multiply_accumulate(scores[i], queries[d], k, scores[i]);
-            }
-        }
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 4; i++) simdgroup_store(scores[i], own + 8 * i, 32);
-    }
-
-    // Multiplies the sums of row `lane / 4` by `factor`. The order of elements in lanes is not known, so that it takes a
-    // product with a diagonal matrix.
-    void rescale(float factor, threadgroup float* own, uint lane) thread {
-        own[2 * lane] = lane / 4 == lane % 4 * 2 ? factor : 0.0f;
-        own[2 * lane + 1] = lane / 4 == lane % 4 * 2 + 1 ? factor : 0.0f;
+            for (int o = 0; o < 4; o++)
+                simdgroup_store(sums[m][o][r], own + 256 * m + 8 * o, 32, ulong2(0, 0), true);
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        simdgroup_matrix<float, 8, 8> diagonal;
-        simdgroup_load(diagonal, own, 8);
-#pragma clang loop unroll(full)
-        for (int d = 0; d < Dim / 8; d++) simdgroup_multiply(sums[d], diagonal, sums[d]);
-    }
-
-    // Adds 32 values, weighted by 8 rows of 32.
-    void add_values(threadgroup const bfloat* values, threadgroup const bfloat* own) thread {
-        simdgroup_matrix<bfloat, 8, 8> weights[4];
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 4; i++) simdgroup_load(weights[i], own + 8 * i, 32);
-#pragma clang loop unroll(full)
-        for (int d = 0; d < Dim / 8; d++) {
-#pragma clang loop unroll(full)
-            for (int i = 0; i < 4; i++) {
-                simdgroup_matrix<bfloat, 8, 8> v;
-                simdgroup_load(v, values + 8 * i * (Dim + 8) + 8 * d, Dim + 8);
-                simdgroup_multiply_accumulate(sums[d], weights[i], v, sums[d]);
-            }
+        for (uint i = 0; i < 8; i++) {
+            const uint row = strip.first_row + 8 * r + i;
+            const float first = own[32 * i + place.lane];
+            const float second = Matrices == 2 ? own[256 + 32 * i + place.lane] : 0.0f;
+            if (row < place.rows && output < place.outputs) sink.put(row, output, first, second);
         }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
     }
-
-    // Leaves elements `32 * part` to `32 * part + 31` of the sums in 8 rows of 32.
-    void store(int part, threadgroup float* own) thread {
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 4; i++) simdgroup_store(sums[4 * part + i], own + 8 * i, 32);
-    }
-};
+}

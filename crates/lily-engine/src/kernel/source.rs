@@ -19,6 +19,7 @@ macro_rules! embedded {
 const FILES: &[(&str, &str)] = &embedded![
     "attend_decode.metal",
     "attention.h",
+    "attention_strip.h",
     "delta_step.metal",
     "embed.metal",
     "functions.h",
@@ -38,6 +39,7 @@ const FILES: &[(&str, &str)] = &embedded![
     "sampling.h",
     "tile.h",
     "tile_simdgroup.h",
+    "tile_tensor.h",
     "top_k.h",
 ];
 
