@@ -72,14 +72,14 @@ pub struct Compiled {
     pub rewritten: Rewritten,
 }
 
-/// Compiles a file; `includes` are searched for its headers.
+/// Compiles a file; `includes` are searched for its headers, `defines` are macros that the text sees as 1.
 ///
 /// # Errors
 /// If there is no compiler, or the text is refused at any stage.
-pub fn compile(source: &Path, includes: &[PathBuf], mode: Mode) -> Result<Compiled, CompileError> {
+pub fn compile(source: &Path, includes: &[PathBuf], defines: &[&str], mode: Mode) -> Result<Compiled, CompileError> {
     processor()?;
     let clang = Clang::find()?;
-    let preprocessed = clang.preprocess(source, includes)?;
+    let preprocessed = clang.preprocess(source, includes, defines)?;
     let rewritten = rewrite::rewrite(&preprocessed)?;
     let folder = cache();
     fs::create_dir_all(&folder).map_err(CompileError::io(folder.display().to_string()))?;
@@ -223,12 +223,13 @@ impl Clang {
         Ok((String::from_utf8_lossy(&output.stdout).into_owned(), messages))
     }
 
-    fn preprocess(&self, source: &Path, includes: &[PathBuf]) -> Result<String, CompileError> {
+    fn preprocess(&self, source: &Path, includes: &[PathBuf], defines: &[&str]) -> Result<String, CompileError> {
         let (stubs, file) = (shim().join("stubs").display().to_string(), source.display().to_string());
         let mut arguments = vec!["-E", "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-undef"];
         arguments.extend(["-D__METAL_VERSION__=400", "-D__METAL__=1", "-D__HAVE_BFLOAT__=1", "-I", &stubs]);
         let folders: Vec<String> = includes.iter().map(|i| i.display().to_string()).collect();
         folders.iter().for_each(|f| arguments.extend(["-I", f]));
+        defines.iter().for_each(|d| arguments.extend(["-D", d]));
         arguments.push(&file);
         Ok(self.run("preprocessing", source, &arguments, None)?.0)
     }

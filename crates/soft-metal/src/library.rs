@@ -106,12 +106,13 @@ unsafe impl Sync for Library {}
 static LAUNCHES: Mutex<()> = Mutex::new(());
 
 impl Library {
-    /// Compiles a file, or takes what was compiled before from the same text. `includes` are searched for headers.
+    /// Compiles a file, or takes what was compiled before from the same text. `includes` are searched for headers,
+    /// `defines` are macros that the text sees as 1.
     ///
     /// # Errors
     /// If there is no compiler, or it or the rewriter refuses the text.
-    pub fn compile(source: &Path, includes: &[PathBuf], mode: Mode) -> Result<Self, CompileError> {
-        let compiled = compile::compile(source, includes, mode)?;
+    pub fn compile(source: &Path, includes: &[PathBuf], defines: &[&str], mode: Mode) -> Result<Self, CompileError> {
+        let compiled = compile::compile(source, includes, defines, mode)?;
         crate::signal::install();
         let name = CString::new(compiled.library.as_os_str().as_encoded_bytes()).expect("a path without zero bytes");
         // SAFETY: the library has no constructors but the instrumentation's empty one.

@@ -138,16 +138,39 @@ const PAGE: usize = 1024;
 /// Most different conflicts that are kept.
 const CONFLICTS_MAX: usize = 16;
 
+/// Pages that are found without a look into the map.
+const RECENT: usize = 64;
+
 /// Watches the accesses of launches, one after another.
-#[derive(Default)]
 pub struct Checker {
     launch: u32,
     places: Vec<Place>,
     ignored: Vec<Range<usize>>,
     arena: Range<usize>,
-    pages: HashMap<usize, Box<[Granule]>>,
+    /// Where the granules of a page are in `granules`.
+    pages: HashMap<usize, usize>,
+    granules: Vec<Granule>,
+    /// Pages that were looked up last, by their lowest bits.
+    recent: [(usize, usize); RECENT],
     conflicts: Vec<Conflict>,
     seen: HashSet<(usize, usize, Scope)>,
+}
+
+impl Default for Checker {
+    fn default() -> Self {
+        Self {
+            launch: 0,
+            places: Vec::new(),
+            ignored: Vec::new(),
+            arena: 0..0,
+            pages: HashMap::new(),
+            granules: Vec::new(),
+            // No address is in this page.
+            recent: [(usize::MAX, 0); RECENT],
+            conflicts: Vec::new(),
+            seen: HashSet::new(),
+        }
+    }
 }
 
 impl Checker {
@@ -199,10 +222,25 @@ impl Checker {
         Verdict::Fine
     }
 
+    /// Where the granules of a page begin.
+    fn page(&mut self, page: usize) -> usize {
+        let (known, start) = self.recent[page % RECENT];
+        if known == page {
+            return start;
+        }
+        let granules = &mut self.granules;
+        let start = *self.pages.entry(page).or_insert_with(|| {
+            granules.resize(granules.len() + PAGE, Granule::default());
+            granules.len() - PAGE
+        });
+        self.recent[page % RECENT] = (page, start);
+        start
+    }
+
     fn touch(&mut self, address: usize, mask: u8, kind: Kind, site: usize, actor: Actor, memory: usize) {
         let index = address / GRANULE;
-        let page = self.pages.entry(index / PAGE).or_insert_with(|| vec![Granule::default(); PAGE].into());
-        let granule = &mut page[index % PAGE];
+        let at = self.page(index / PAGE) + index % PAGE;
+        let granule = &mut self.granules[at];
         let new = Record {
             site,
             launch: self.launch,

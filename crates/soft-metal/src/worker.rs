@@ -272,11 +272,9 @@ impl Worker {
             Order::Forward => mask.trailing_zeros() as usize,
             Order::Reverse => 31 - mask.leading_zeros() as usize,
             Order::Random(_) => {
-                let mut mask = mask;
-                for _ in 0..self.draw() % mask.count_ones() {
-                    mask &= mask - 1;
-                }
-                mask.trailing_zeros() as usize
+                // The first at or after a place that is drawn.
+                let from = self.draw() % LANES as u32;
+                ((from + mask.rotate_right(from).trailing_zeros()) % LANES as u32) as usize
             }
         }
     }

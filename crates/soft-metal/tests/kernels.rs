@@ -8,41 +8,9 @@ mod conformance;
 
 use conformance::{Case, Run, Runs};
 use lily_engine::plan::Dispatch;
-use soft_metal::{Binding, Buffer, Device, Launch, Library, Mode, Order, Settings};
+use soft_metal::kernels::{self, Variant};
+use soft_metal::{Binding, Buffer, Device, Mode, Order, Settings};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex};
-
-/// The folder of the kernel text.
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels")
-}
-
-/// The library that holds a kernel; files are compiled when a case first wants them.
-fn library(kernel: &str, mode: Mode) -> &'static Library {
-    static FILES: LazyLock<HashMap<String, PathBuf>> = LazyLock::new(|| {
-        let mut files = HashMap::new();
-        for entry in std::fs::read_dir(folder()).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|e| e == "metal") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let entries = text.lines().filter_map(|line| line.strip_prefix("kernel void "));
-                files.extend(entries.map(|e| (e.split('(').next().unwrap().to_owned(), path.clone())));
-            }
-        }
-        files
-    });
-    static LIBRARIES: Mutex<Vec<(PathBuf, Mode, &'static Library)>> = Mutex::new(Vec::new());
-    let path = FILES.get(kernel).unwrap_or_else(|| panic!("no file in kernels/ has `{kernel}`"));
-    let mut libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((.., library)) = libraries.iter().find(|(p, m, _)| p == path && *m == mode) {
-        return library;
-    }
-    let library = Library::compile(path, &[folder()], mode).unwrap_or_else(|error| panic!("{error}"));
-    let library = Box::leak(Box::new(library));
-    libraries.push((path.clone(), mode, library));
-    library
-}
 
 /// Runs a dispatch on buffers of its own and hands out those it writes. Stored matrices start at a multiple of 4 bytes that
 /// is none of 8, as they may in a checkpoint.
@@ -65,18 +33,9 @@ fn run(order: Order, mode: Mode, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8
             Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes }
         })
         .collect();
-    let shape = (dispatch.contract.launch)(&dispatch.args);
-    let constants: Vec<(u32, u32)> = shape.constants.iter().map(|&(c, value)| (c as u32, value)).collect();
-    let launch = Launch {
-        kernel: dispatch.contract.name,
-        buffers: &bindings,
-        args: &dispatch.args,
-        constants: &constants,
-        threadgroups: shape.threadgroups,
-        threads: shape.threads,
-    };
     let mut device = Device::new(Settings { order, ..Settings::default() });
-    device.launch(library(dispatch.contract.name, mode), &launch).unwrap_or_else(|fault| panic!("{fault}"));
+    let variant = Variant { mode, ..Variant::PLAIN };
+    kernels::run(&mut device, variant, dispatch, &bindings).unwrap_or_else(|fault| panic!("{fault}"));
     let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
     written
         .map(|(_, slot)| {
@@ -88,7 +47,7 @@ fn run(order: Order, mode: Mode, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8
         .collect()
 }
 
-/// Most bytes of buffers with which a case is also watched for races, which makes it ten times slower.
+/// Most bytes of buffers with which a case is also watched for races, which makes it several times slower.
 const WATCHED_BYTES: usize = 1 << 20;
 
 /// The software Metal, with the lanes of a SIMD-group in three orders; small cases are watched for races in one of them.

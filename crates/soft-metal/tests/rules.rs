@@ -10,7 +10,7 @@ fn compile(name: &str, text: &str) -> Result<Library, String> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join(format!("{name}.metal"));
     std::fs::write(&path, format!("#include <metal_stdlib>\nusing namespace metal;\n{text}\n")).unwrap();
-    Library::compile(&path, &[], Mode::Plain).map_err(|error| error.to_string())
+    Library::compile(&path, &[], &[], Mode::Plain).map_err(|error| error.to_string())
 }
 
 /// The text must be refused at the line (of `text`, from 1), with these words.

@@ -9,7 +9,7 @@ pub const ORDERS: [Order; 4] = [Order::Forward, Order::Reverse, Order::Random(1)
 /// Compiles a file of this folder.
 pub fn library(name: &str, mode: Mode) -> Library {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.metal"));
-    Library::compile(&source, &[], mode).unwrap_or_else(|error| panic!("{error}"))
+    Library::compile(&source, &[], &[], mode).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A device with an order.

@@ -1,0 +1,196 @@
+//! The software Metal as a device of the engine, so that whole models run on kernel text.
+//!
+//! Weights are copied to addresses that are multiples of 4 bytes and of nothing more, which is all that Metal's host code
+//! promises; scratch starts as NaN. A kernel's fault is a panic with its message.
+
+use crate::kernels::{self, Variant};
+use crate::launch::{Binding, Device, Settings};
+use crate::memory::Buffer;
+use lily_engine::backend::{self, Backend, BackendError, DeviceMemory, State};
+use lily_engine::checkpoint::Checkpoint;
+use lily_engine::model::Traits;
+use lily_engine::plan::stages::stages;
+use lily_engine::plan::{BufferTable, Dispatch, Home, Plan, Slot};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Bytes between a weight's first byte and a multiple of 16.
+const WEIGHT_SHIFT: usize = 4;
+
+/// The software Metal before a model is on it.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftMetal {
+    /// How kernels are compiled.
+    pub variant: Variant,
+    /// How launches run.
+    pub settings: Settings,
+    /// Runs the dispatches of a stage in an order drawn from this seed instead of the plan's.
+    pub shuffle: Option<u32>,
+}
+
+impl backend::Device for SoftMetal {
+    fn traits(&self) -> Traits {
+        Traits::GPU
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        None
+    }
+
+    fn load(
+        self: Box<Self>,
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+    ) -> Result<Box<dyn Backend>, BackendError> {
+        let mut loaded = Loaded {
+            what: *self,
+            device: Device::new(self.settings),
+            places: Vec::new(),
+            states: Vec::new(),
+            random: self.shuffle.unwrap_or(1) | 1,
+        };
+        for (id, info) in table.iter() {
+            let place = match &info.home {
+                Home::Weight(range) => {
+                    let buffer = allocate(&info.name, Buffer::new(info.bytes + WEIGHT_SHIFT), info.bytes)?;
+                    buffer.write(WEIGHT_SHIFT, checkpoint.bytes(*range));
+                    Place::Weight(buffer)
+                }
+                Home::Vector(values) => {
+                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    Place::Own(allocate(&info.name, Buffer::from_bytes(&bytes), info.bytes)?)
+                }
+                Home::Scratch => Place::Own(allocate(&info.name, Buffer::new(info.bytes), info.bytes)?),
+                Home::State => {
+                    loaded.states.push((id.0 as usize, info.name.clone(), info.bytes));
+                    Place::State
+                }
+            };
+            loaded.places.push(place);
+        }
+        Ok(Box::new(loaded))
+    }
+}
+
+fn allocate(what: &str, buffer: std::io::Result<Buffer>, bytes: usize) -> Result<Buffer, BackendError> {
+    buffer.map_err(|_| BackendError::OutOfMemory { what: what.to_owned(), bytes })
+}
+
+/// Memory of one buffer.
+enum Place {
+    /// A copy of the checkpoint's, shifted.
+    Weight(Buffer),
+    /// Vectors and scratch.
+    Own(Buffer),
+    /// In the session.
+    State,
+}
+
+/// A model on the software Metal.
+struct Loaded {
+    what: SoftMetal,
+    device: Device,
+    places: Vec<Place>,
+    /// Index, name and size of every state buffer.
+    states: Vec<(usize, String, usize)>,
+    random: u32,
+}
+
+/// State of one session.
+struct Session {
+    buffers: Vec<Option<Buffer>>,
+}
+
+impl Session {
+    fn buffer(&self, slot: Slot) -> &Buffer {
+        self.buffers[slot.buffer.0 as usize].as_ref().expect("a state buffer has memory in every session")
+    }
+}
+
+impl State for Session {
+    fn read(&self, slot: Slot, out: &mut [u8]) {
+        self.buffer(slot).read(slot.offset, out);
+    }
+
+    fn write(&mut self, slot: Slot, bytes: &[u8]) {
+        self.buffer(slot).write(slot.offset, bytes);
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Loaded {
+    /// Dispatches in the order in which they run.
+    fn order(&mut self, plan: &Plan) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..plan.dispatches.len()).collect();
+        if self.what.shuffle.is_some() {
+            let stages = stages(plan);
+            let keys: Vec<(usize, u32)> = order
+                .iter()
+                .map(|i| {
+                    self.random = self.random.wrapping_mul(1664525).wrapping_add(1013904223);
+                    (stages[*i], self.random >> 8)
+                })
+                .collect();
+            order.sort_by_key(|i| keys[*i]);
+        }
+        order
+    }
+
+    fn dispatch(&mut self, session: &Session, dispatch: &Dispatch) {
+        let contract = dispatch.contract;
+        let bind = |(param, slot): (&lily_engine::kernel::Param, Slot)| {
+            let (buffer, shift) = match &self.places[slot.buffer.0 as usize] {
+                Place::Weight(buffer) => {
+                    assert!(!param.access.writes(), "{} writes a weight", contract.name);
+                    (buffer, WEIGHT_SHIFT)
+                }
+                Place::Own(buffer) => (buffer, 0),
+                Place::State => (session.buffer(slot), 0),
+            };
+            Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes }
+        };
+        let bindings: Vec<Binding<'_>> = dispatch.bindings().map(bind).collect();
+        kernels::run(&mut self.device, self.what.variant, dispatch, &bindings)
+            .unwrap_or_else(|fault| panic!("{fault}"));
+    }
+
+    fn own(&self, slot: Slot) -> &Buffer {
+        match &self.places[slot.buffer.0 as usize] {
+            Place::Own(buffer) => buffer,
+            _ => panic!("{slot:?} is not scratch"),
+        }
+    }
+}
+
+impl Backend for Loaded {
+    fn describe(&self) -> String {
+        "software Metal".to_owned()
+    }
+
+    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
+        let mut buffers: Vec<Option<Buffer>> = self.places.iter().map(|_| None).collect();
+        for (index, name, bytes) in &self.states {
+            buffers[*index] = Some(allocate(name, Buffer::zeroed(*bytes), *bytes)?);
+        }
+        Ok(Box::new(Session { buffers }))
+    }
+
+    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+        let session = state.as_any_mut().downcast_mut::<Session>().expect("a state that this backend made");
+        for index in self.order(plan) {
+            self.dispatch(session, &plan.dispatches[index]);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, slot: Slot, bytes: &[u8]) {
+        self.own(slot).write(slot.offset, bytes);
+    }
+
+    fn read(&self, slot: Slot, out: &mut [u8]) {
+        self.own(slot).read(slot.offset, out);
+    }
+}

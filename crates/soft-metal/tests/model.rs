@@ -1,0 +1,109 @@
+//! Whole models on the software Metal: kernel text, contracts and plans together, against another implementation's logits.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use lily_engine::checkpoint::Checkpoint;
+use lily_engine::engine::{Engine, EngineOptions};
+use lily_engine::kernel::codegen::contracts;
+use safetensors::SafeTensors;
+use soft_metal::kernels::{self, Variant};
+use soft_metal::{Mode, Order, Settings, SoftMetal};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+fn golden(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(path)
+}
+
+fn engine(device: SoftMetal) -> Engine {
+    let checkpoint = Checkpoint::open(&golden("checkpoints/mlx/base-q4g64")).unwrap();
+    let options = EngineOptions { context_tokens: 128, chunk_tokens: 32, ..EngineOptions::for_this_machine() };
+    Engine::on(Box::new(device), checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Tokens of the golden, and logits of a float32 run at each.
+fn wanted() -> (Vec<u32>, Vec<f32>) {
+    let bytes = std::fs::read(golden("mlx/base-q4g64.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        file.tensor(name).unwrap().data().chunks_exact(4).map(|c| c.try_into().unwrap()).collect()
+    };
+    let tokens = words("tokens").into_iter().map(u32::from_le_bytes).collect();
+    (tokens, words("logits_f32").into_iter().map(f32::from_le_bytes).collect())
+}
+
+/// What bf16 at kernel boundaries costs the reference itself, relative to its logits; see lily-engine's golden test.
+fn spread() -> f64 {
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(golden("mlx/base-q4g64.json")).unwrap()).unwrap();
+    let run = json.get("bf16k_vs_f32").or(json.get("bf16_vs_f32")).unwrap();
+    run["rms"].as_f64().unwrap() / run["logit_rms"].as_f64().unwrap()
+}
+
+fn relative_rms(got: &[f32], want: &[f32]) -> f64 {
+    let square = |v: f32| (v as f64).powi(2);
+    let error: f64 = got.iter().zip(want).map(|(g, w)| square(g - w)).sum();
+    (error / want.iter().map(|w| square(*w)).sum::<f64>()).sqrt()
+}
+
+/// Logits of the first `count` positions, token by token.
+fn decoded(device: SoftMetal, tokens: &[u32]) -> Vec<f32> {
+    let mut engine = engine(device);
+    let mut session = engine.new_session().unwrap();
+    let mut all = Vec::new();
+    for token in tokens {
+        engine.decode(&mut session, *token).unwrap();
+        all.extend_from_slice(session.logits().unwrap());
+    }
+    all
+}
+
+fn plain(order: Order) -> SoftMetal {
+    SoftMetal { variant: Variant::PLAIN, settings: Settings { order, ..Settings::default() }, shuffle: None }
+}
+
+#[test]
+fn kernel_text_agrees_with_the_contracts() {
+    for contract in contracts().into_iter().filter(|c| c.on_gpu()) {
+        let library = kernels::library(contract.name, Variant::PLAIN).unwrap_or_else(|error| panic!("{error}"));
+        let info = library.kernel(contract.name).unwrap();
+        kernels::agree(info, contract).unwrap_or_else(|difference| panic!("{difference}"));
+    }
+}
+
+#[test]
+fn decoding_follows_the_reference() {
+    let (tokens, want) = wanted();
+    let got = decoded(plain(Order::Forward), &tokens);
+    let error = relative_rms(&got, &want);
+    assert!(error < 2.0 * spread(), "relative rms error {error}; the reference's bf16 run has {}", spread());
+}
+
+#[test]
+fn prefill_follows_the_reference() {
+    let (tokens, want) = wanted();
+    let mut engine = engine(plain(Order::Random(3)));
+    let mut session = engine.new_session().unwrap();
+    engine.advance(&mut session, &tokens, &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let got = session.logits().unwrap();
+    let error = relative_rms(got, &want[want.len() - got.len()..]);
+    assert!(error < 2.0 * spread(), "relative rms error {error}; the reference's bf16 run has {}", spread());
+}
+
+#[test]
+fn no_order_of_lanes_or_dispatches_changes_a_bit() {
+    let tokens = &wanted().0[..6];
+    let want = decoded(plain(Order::Forward), tokens);
+    for seed in [1, 2] {
+        let device = SoftMetal { shuffle: Some(seed), ..plain(Order::Random(seed)) };
+        assert_eq!(decoded(device, tokens), want, "seed {seed}");
+    }
+    assert_eq!(decoded(plain(Order::Reverse), tokens), want);
+}
+
+#[test]
+fn a_model_has_no_races() {
+    let tokens = &wanted().0[..4];
+    let races = SoftMetal { variant: Variant { mode: Mode::Races, ..Variant::PLAIN }, ..plain(Order::Forward) };
+    assert_eq!(decoded(races, tokens), decoded(plain(Order::Forward), tokens));
+}
