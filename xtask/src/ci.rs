@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::{darwin, tidy, verified};
+use crate::{darwin, metal_host, tidy, verified};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,12 +19,16 @@ const TOKENIZER_VARIABLE: &str = "LILY_QWEN_TOKENIZER_JSON";
 pub fn run(root: &Path) -> Result<()> {
     let start = Instant::now();
     step("tidy", || tidy::run(root))?;
-    step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("fmt", || {
+        cargo(root, &["fmt", "--all", "--check"])?;
+        cargo(root, &["fmt", "--manifest-path", metal_host::MANIFEST, "--check"])
+    })?;
     step("vocabulary of the real model", || vocabulary(root))?;
     step("clang", clang)?;
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("test", || test(root))?;
     step("verified", || verified::verified(root, false))?;
+    step("metal-host", || metal_host::run(root, &[]))?;
     step("darwin", || darwin::run(root))?;
     eprintln!("ci: all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())

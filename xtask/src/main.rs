@@ -3,6 +3,7 @@
 
 mod ci;
 mod darwin;
+mod metal_host;
 mod tidy;
 mod verified;
 
@@ -37,6 +38,11 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Run the Metal backend's host code on Linux, against a fake of Metal
+    MetalHost {
+        /// Passed on to the tests
+        filter: Vec<String>,
+    },
     /// Rules that the compiler does not know: file lengths, module texts, words that do not belong here
     Tidy,
 }
@@ -48,6 +54,7 @@ fn main() -> ExitCode {
         Command::Darwin => darwin::run(&root()),
         Command::Kernels { host } => verified::kernels(&root(), host),
         Command::Verified { record } => verified::verified(&root(), record),
+        Command::MetalHost { filter } => metal_host::run(&root(), &filter),
         Command::Tidy => tidy::run(&root()),
     };
     match result {

@@ -289,6 +289,15 @@ impl Engine {
         }
     }
 
+    /// Empties a session whose step failed, once nothing of it is under way any more.
+    fn emptied_if(&mut self, session: &mut Session, failed: Result<(), BackendError>) -> Result<(), EngineError> {
+        failed.map_err(|error| {
+            let _ = self.backend.wait(); // the first error is the one to tell
+            session.clear(&self.model);
+            error.into()
+        })
+    }
+
     /// Extends the session by `tokens`; a session whose step failed on the device is emptied.
     fn step(&mut self, session: &mut Session, tokens: &[u32], kind: StepKind) -> Result<(), EngineError> {
         let scratch = &self.model.scratch;
@@ -296,10 +305,7 @@ impl Engine {
         self.backend.write(scratch.step, bytemuck::bytes_of(&step));
         self.backend.write(scratch.tokens.first(4 * tokens.len()), bytemuck::cast_slice(tokens));
         let run = self.run(session, tokens.len(), kind).and_then(|()| self.backend.wait());
-        if let Err(error) = run {
-            session.clear(&self.model);
-            return Err(error.into());
-        }
+        self.emptied_if(session, run)?;
         session.extend(tokens);
         if kind != (StepKind::Prompt { logits: false }) {
             self.backend.read(self.model.scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));

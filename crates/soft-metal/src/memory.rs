@@ -69,8 +69,9 @@ unsafe impl Send for Region {}
 /// It ends right before closed pages (up to 15 bytes apart, because it starts on a multiple of 16), and starts after
 /// some. Fresh memory is poison: NaN in every float type.
 pub struct Buffer {
-    region: Region,
-    offset: usize,
+    /// The closed pages around it; `None` for memory that somebody else guards.
+    region: Option<Region>,
+    start: usize,
     bytes: usize,
 }
 
@@ -100,7 +101,8 @@ impl Buffer {
             std::ptr::write_bytes((region.start() + GUARD) as *mut u8, CANARY, slack.min(PAGE));
             std::ptr::write_bytes((region.start() + GUARD + pages - 16) as *mut u8, CANARY, 16);
         }
-        let buffer = Self { region, offset: GUARD + pages - bytes.next_multiple_of(16).min(pages), bytes };
+        let start = region.start() + GUARD + pages - bytes.next_multiple_of(16).min(pages);
+        let buffer = Self { region: Some(region), start, bytes };
         // SAFETY: bytes of the buffer that the canary at the end may have covered.
         unsafe { std::ptr::write_bytes((buffer.address() + bytes.saturating_sub(16)) as *mut u8, 0, bytes.min(16)) };
         Ok(buffer)
@@ -116,6 +118,14 @@ impl Buffer {
         Ok(buffer)
     }
 
+    /// Somebody else's memory, without closed pages around it: what a host's own buffers are.
+    ///
+    /// # Safety
+    /// The memory must stay valid for as long as the buffer lives, and nobody else may use it while a kernel runs.
+    pub unsafe fn over(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { region: None, start: start.as_ptr() as usize, bytes }
+    }
+
     /// Size.
     pub fn len(&self) -> usize {
         self.bytes
@@ -128,7 +138,7 @@ impl Buffer {
 
     /// First address.
     pub fn address(&self) -> usize {
-        self.region.start() + self.offset
+        self.start
     }
 
     /// Copies bytes in.
@@ -154,7 +164,8 @@ impl Buffer {
 
     /// Whether nobody has written to the bytes of its pages that are not its own.
     pub fn intact(&self) -> bool {
-        let (first, end) = (self.region.start() + GUARD, self.address() + self.bytes);
+        let Some(region) = &self.region else { return true };
+        let (first, end) = (region.start() + GUARD, self.address() + self.bytes);
         // SAFETY: open pages around the buffer's bytes, used by one thread at a time as in `write`.
         let (before, after) = unsafe {
             let before = std::slice::from_raw_parts(first as *const u8, self.address() - first);

@@ -129,12 +129,9 @@ impl Ahead<'_> {
         self.checked(submitted)
     }
 
-    /// Empties the session whose step failed.
+    /// Empties the session if its step failed.
     fn checked(&mut self, result: Result<(), BackendError>) -> Result<(), EngineError> {
-        result.map_err(|error| {
-            self.session.clear(&self.engine.model);
-            error.into()
-        })
+        self.engine.emptied_if(self.session, result)
     }
 
     /// The token of the oldest unread result, its status, and a logit with its index that tell more of an error.

@@ -7,7 +7,7 @@
 use super::device::DeviceRef;
 use crate::backend::gpu::facts::DeviceFacts;
 use crate::kernel::source;
-use objc2::rc::Retained;
+use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSArray, NSString, NSURL};
 use objc2_metal::{MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice};
@@ -36,15 +36,17 @@ impl Archive {
         };
         let path = folder.join(format!("{:016x}.archive", source::fingerprint(&facts.name)));
         let descriptor = MTLBinaryArchiveDescriptor::new();
-        if path.is_file() {
-            descriptor.setUrl(Some(&url(&path)));
-            if let Ok(archive) = device.newBinaryArchiveWithDescriptor_error(&descriptor) {
-                return Some(Self { archive, path, changed: false });
+        let archive = autoreleasepool(|_| {
+            if path.is_file() {
+                descriptor.setUrl(Some(&url(&path)));
+                if let Ok(archive) = device.newBinaryArchiveWithDescriptor_error(&descriptor) {
+                    return Some(archive);
+                }
+                descriptor.setUrl(None);
             }
-            descriptor.setUrl(None);
-        }
-        let archive = device.newBinaryArchiveWithDescriptor_error(&descriptor).ok()?;
-        Some(Self { archive, path, changed: false })
+            device.newBinaryArchiveWithDescriptor_error(&descriptor).ok()
+        });
+        Some(Self { archive: archive?, path, changed: false })
     }
 
     /// Lets a pipeline be taken from the archive.
@@ -65,7 +67,8 @@ impl Archive {
         }
         let Some(folder) = self.path.parent() else { return };
         let partial = self.path.with_extension(format!("{}.partial", std::process::id()));
-        if std::fs::create_dir_all(folder).is_ok() && self.archive.serializeToURL_error(&url(&partial)).is_ok() {
+        let write = || autoreleasepool(|_| self.archive.serializeToURL_error(&url(&partial)).is_ok());
+        if std::fs::create_dir_all(folder).is_ok() && write() {
             let _ = std::fs::rename(&partial, &self.path); // a convenience; the next start compiles again
         }
     }

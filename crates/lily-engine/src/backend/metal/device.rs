@@ -12,7 +12,7 @@ use crate::kernel::launch;
 use crate::model::Traits;
 use crate::plan::BufferTable;
 use crate::shape::Shape;
-use objc2::rc::Retained;
+use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLCopyAllDevices, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 use std::ffi::c_int;
@@ -41,11 +41,13 @@ impl MetalDevice {
     /// # Errors
     /// If it has none that will do.
     pub fn open() -> Result<Self, BackendError> {
-        // The system's choice comes first and, being in the list as well, twice.
-        let all = MTLCreateSystemDefaultDevice().into_iter().chain(MTLCopyAllDevices());
-        let (devices, facts): (Vec<DeviceRef>, Vec<DeviceFacts>) = all.map(|d| (d.clone(), facts(&d))).unzip();
-        let index = choose(&facts)?;
-        Ok(Self { device: devices[index].clone(), facts: facts[index].clone() })
+        autoreleasepool(|_| {
+            // The system's choice comes first and, being in the list as well, twice.
+            let all = MTLCreateSystemDefaultDevice().into_iter().chain(MTLCopyAllDevices().to_vec());
+            let (devices, facts): (Vec<DeviceRef>, Vec<DeviceFacts>) = all.map(|d| (d.clone(), facts(&d))).unzip();
+            let index = choose(&facts)?;
+            Ok(Self { device: devices[index].clone(), facts: facts[index].clone() })
+        })
     }
 
     fn limits(&self) -> Limits {

@@ -13,8 +13,9 @@ use memmap2::MmapMut;
 use objc2::rc::Retained;
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
+use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor, MTLResourceOptions,
+    MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor, MTLResource, MTLResourceOptions,
 };
 use std::any::Any;
 use std::ffi::c_void;
@@ -24,24 +25,29 @@ use std::sync::{Arc, Mutex};
 /// A reference to a buffer.
 pub(super) type BufferRef = Retained<ProtocolObject<dyn MTLBuffer>>;
 
-/// Pages of this process that a buffer wraps.
-fn wrap(device: &DeviceRef, pages: NonNull<c_void>, bytes: usize) -> Result<BufferRef, BackendError> {
+/// The name of the buffer that is bound where one has no bytes.
+const NOTHING: &str = "nothing";
+
+/// A buffer over pages of this process; `label` is for tools that look at GPU work.
+fn wrap(device: &DeviceRef, label: &str, pages: NonNull<c_void>, bytes: usize) -> Result<BufferRef, BackendError> {
     let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
     // SAFETY: the pages are valid; whoever calls this keeps them mapped for as long as the buffer lives, so no
     // deallocator is needed.
-    unsafe { device.newBufferWithBytesNoCopy_length_options_deallocator(pages, bytes, options, None) }
-        .ok_or_else(|| refused("a buffer over mapped pages"))
+    let buffer = unsafe { device.newBufferWithBytesNoCopy_length_options_deallocator(pages, bytes, options, None) }
+        .ok_or_else(|| refused("a buffer over mapped pages"))?;
+    buffer.setLabel(Some(&NSString::from_str(label)));
+    Ok(buffer)
 }
 
 /// Zeroed pages with the buffer that wraps them.
 pub(super) struct Area {
     // Before the pages: the buffer must not outlive them.
     buffer: BufferRef,
-    pages: MmapMut,
+    start: NonNull<u8>,
+    _pages: MmapMut,
 }
 
-// SAFETY: a buffer object may be used and released from any thread, and the pages are accessed through `&` and `&mut` as
-// any memory of this process is.
+// SAFETY: a buffer object may be used and released from any thread, and the pages belong to the area.
 unsafe impl Send for Area {}
 // SAFETY: as above; through `&` the pages are only read.
 unsafe impl Sync for Area {}
@@ -51,8 +57,22 @@ impl Area {
         let bytes = bytes.max(1).next_multiple_of(page_bytes);
         let none = |_| BackendError::OutOfMemory { what: what.to_owned(), bytes };
         let mut pages = MmapMut::map_anon(bytes).map_err(none)?;
-        let start = NonNull::from(&mut pages[..]).cast();
-        Ok(Self { buffer: wrap(device, start, bytes)?, pages })
+        let start = NonNull::from(&mut pages[0]);
+        Ok(Self { buffer: wrap(device, what, start.cast(), bytes)?, start, _pages: pages })
+    }
+
+    /// Copies bytes out. A submission may be using other bytes, so no reference to the pages is made.
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= self.buffer.length(), "bytes of the area");
+        // SAFETY: the range is inside the pages, and the engine reads no bytes that a submission may be writing.
+        unsafe { self.start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *out).cast(), out.len()) }
+    }
+
+    /// Copies bytes in.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.buffer.length(), "bytes of the area");
+        // SAFETY: the range is inside the pages, and the engine writes nothing that a submission may be using.
+        unsafe { self.start.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 }
 
@@ -143,11 +163,11 @@ impl Memory {
             let file = checkpoint.mapped_file(window.file).expect("windows are of mapped files");
             // The last window may end past the file, but not past its last page, which is mapped as a whole.
             let start = NonNull::from(&file[window.offset]).cast();
-            windows.push(Window(wrap(device, start, window.bytes)?));
+            windows.push(Window(wrap(device, "weights", start, window.bytes)?));
         }
         let owned = layout.owned.iter().map(|bytes| Area::new(device, "vectors and scratch", *bytes, page_bytes));
         let owned = owned.collect::<Result<Vec<_>, _>>()?;
-        let nothing = Area::new(device, "an empty buffer", 0, page_bytes)?;
+        let nothing = Area::new(device, NOTHING, 0, page_bytes)?;
         let residency = Arc::new(Residency::new(device, queue)?);
         let buffers = windows.iter().map(|w| &w.0).chain(owned.iter().map(|a| &a.buffer)).chain([&nothing.buffer]);
         residency.change(buffers, true);
@@ -208,9 +228,7 @@ impl Memory {
     /// If the slot is elsewhere: a broken invariant of the engine.
     pub(super) fn write(&mut self, slot: Slot, bytes: &[u8]) {
         match self.layout.place(slot) {
-            Place::Owned { index, offset } => {
-                self.owned[index].pages[offset..][..slot.bytes].copy_from_slice(bytes);
-            }
+            Place::Owned { index, offset } => self.owned[index].write(offset, bytes),
             place => panic!("{slot:?} is at {place:?}, not in an area of the device"),
         }
     }
@@ -221,7 +239,7 @@ impl Memory {
     /// As [`Memory::write`].
     pub(super) fn read(&self, slot: Slot, out: &mut [u8]) {
         match self.layout.place(slot) {
-            Place::Owned { index, offset } => out.copy_from_slice(&self.owned[index].pages[offset..][..slot.bytes]),
+            Place::Owned { index, offset } => self.owned[index].read(offset, out),
             place => panic!("{slot:?} is at {place:?}, not in an area of the device"),
         }
     }
@@ -252,7 +270,7 @@ impl State for MetalState {
             return;
         }
         let (index, offset) = self.place(slot);
-        out.copy_from_slice(&self.areas.areas[index].pages[offset..][..slot.bytes]);
+        self.areas.areas[index].read(offset, out);
     }
 
     fn write(&mut self, slot: Slot, bytes: &[u8]) {
@@ -261,7 +279,7 @@ impl State for MetalState {
         }
         let (index, offset) = self.place(slot);
         let areas = Arc::get_mut(&mut self.areas).expect("no submission is under way while the host writes state");
-        areas.areas[index].pages[offset..][..slot.bytes].copy_from_slice(bytes);
+        areas.areas[index].write(offset, bytes);
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
