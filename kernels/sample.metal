@@ -61,17 +61,21 @@ inline ulong mass_at(Logits logits, float logit) {
     return mass_of(exp_nonpositive((logit - logits.max) * logits.params->inverse_temperature));
 }
 
-// What all threads share.
-struct Shared {
-    atomic_uint bins[LIMBS * BINS];
-    ulong partial[SIMD_WIDTH];
-    // Found by a search: the value of the digit, the sum of what comes before it, and its own sum.
+// What a search has found: the value of the digit, the sum of what comes before it, and its own sum.
+struct Found {
     uint value;
     ulong before;
     ulong inside;
 };
 
-inline void clear_bins(threadgroup Shared& shared, uint thread_index) {
+// What all threads share.
+struct Shared {
+    threadgroup atomic_uint* bins;
+    threadgroup ulong* partial;
+    threadgroup Found* found;
+};
+
+inline void clear_bins(Shared shared, uint thread_index) {
     for (uint i = thread_index; i < LIMBS * BINS; i += SAMPLE_THREADS) {
         atomic_store_explicit(&shared.bins[i], 0u, memory_order_relaxed);
     }
@@ -79,7 +83,7 @@ inline void clear_bins(threadgroup Shared& shared, uint thread_index) {
 }
 
 // Adds to a bin. Counts need the first part only.
-inline void add_to_bin(threadgroup Shared& shared, uint bin, ulong amount) {
+inline void add_to_bin(Shared shared, uint bin, ulong amount) {
     for (uint limb = 0; limb < LIMBS; limb++) {
         uint part = uint(amount >> (LIMB_BITS * limb)) & ((1u << LIMB_BITS) - 1u);
         if (part != 0) {
@@ -88,7 +92,7 @@ inline void add_to_bin(threadgroup Shared& shared, uint bin, ulong amount) {
     }
 }
 
-inline ulong bin_sum(threadgroup Shared& shared, uint bin) {
+inline ulong bin_sum(Shared shared, uint bin) {
     ulong sum = 0;
     for (uint limb = 0; limb < LIMBS; limb++) {
         sum += ulong(atomic_load_explicit(&shared.bins[limb * BINS + bin], memory_order_relaxed)) << (LIMB_BITS * limb);
@@ -98,7 +102,7 @@ inline ulong bin_sum(threadgroup Shared& shared, uint bin) {
 
 // Finds the bin in which the running sum reaches `need`, from the largest bin down or from the smallest up. The first
 // SIMD-group looks: each lane sums up its own stretch of bins, and the lane in whose stretch it happens walks it.
-inline void find_bin(threadgroup Shared& shared, uint bins, bool descending, ulong need, uint thread_index) {
+inline void find_bin(Shared shared, uint bins, bool descending, ulong need, uint thread_index) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     uint stretch = bins / SIMD_WIDTH;
     if (thread_index < SIMD_WIDTH) {
@@ -123,9 +127,9 @@ inline void find_bin(threadgroup Shared& shared, uint bins, bool descending, ulo
                 at++;
                 inside = bin_sum(shared, descending ? bins - 1 - at : at);
             }
-            shared.value = descending ? bins - 1 - at : at;
-            shared.before = before;
-            shared.inside = inside;
+            shared.found->value = descending ? bins - 1 - at : at;
+            shared.found->before = before;
+            shared.found->inside = inside;
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -133,7 +137,7 @@ inline void find_bin(threadgroup Shared& shared, uint bins, bool descending, ulo
 
 // The cut at which the tokens kept by `within` reach `need`, counted one each or by mass. `need` is at least 1 and at
 // most what there is.
-inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool by_mass, ulong need, uint thread_index) {
+inline Cut find_cut(Shared shared, Logits logits, Cut within, bool by_mass, ulong need, uint thread_index) {
     Cut cut;
     cut.key = 0;
     uint known = 0;
@@ -150,8 +154,8 @@ inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool 
             }
         }
         find_bin(shared, mask + 1u, true, need, thread_index);
-        need -= shared.before;
-        cut.key |= shared.value << shift;
+        need -= shared.found->before;
+        cut.key |= shared.found->value << shift;
         known |= mask << shift;
     }
     // Tokens of one key have one mass, so what is still needed is a number of them, lowest ids first.
@@ -161,7 +165,7 @@ inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool 
     ulong each = by_mass ? mass_at(logits, logit) : 1ul;
     ulong wanted = (need + each - 1ul) / each;
     cut.id = 0xffffffffu;
-    if (wanted * each < shared.inside) {
+    if (wanted * each < shared.found->inside) {
         cut.id = 0;
         uint known_id = 0;
         for (uint digit = 0; digit < DIGITS; digit++) {
@@ -174,8 +178,8 @@ inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool 
                 }
             }
             find_bin(shared, mask + 1u, false, wanted, thread_index);
-            wanted -= shared.before;
-            cut.id |= shared.value << shift;
+            wanted -= shared.found->before;
+            cut.id |= shared.found->value << shift;
             known_id |= mask << shift;
         }
     }
@@ -184,7 +188,7 @@ inline Cut find_cut(threadgroup Shared& shared, Logits logits, Cut within, bool 
 }
 
 // The sum of a number of every thread, the same in each.
-inline ulong sum_of_all(threadgroup Shared& shared, ulong mine, uint thread_index) {
+inline ulong sum_of_all(Shared shared, ulong mine, uint thread_index) {
     clear_bins(shared, thread_index);
     add_to_bin(shared, 0, mine & 0x3fffffffffful);
     add_to_bin(shared, 1, mine >> 42);
@@ -202,7 +206,7 @@ inline ulong drawn_mass(Logits logits, Cut within, ulong least, uint i) {
 }
 
 // The mass of all tokens that are kept.
-inline ulong total_mass(threadgroup Shared& shared, Logits logits, Cut within, ulong least, uint thread_index) {
+inline ulong total_mass(Shared shared, Logits logits, Cut within, ulong least, uint thread_index) {
     ulong mine = 0;
     for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
         mine += drawn_mass(logits, within, least, i);
@@ -212,7 +216,7 @@ inline ulong total_mass(threadgroup Shared& shared, Logits logits, Cut within, u
 
 // The token that holds a random point when the kept tokens lie side by side in ascending id, each as wide as its mass.
 // The point's place is found by the ids' digits, as a cut is.
-inline uint drawn_token(threadgroup Shared& shared, Logits logits, Cut within, ulong least, ulong random, uint thread_index) {
+inline uint drawn_token(Shared shared, Logits logits, Cut within, ulong least, ulong random, uint thread_index) {
     ulong total = total_mass(shared, logits, within, least, thread_index);
     ulong need = multiply_high(random, total) + 1ul;
     uint token = 0;
@@ -228,8 +232,8 @@ inline uint drawn_token(threadgroup Shared& shared, Logits logits, Cut within, u
             }
         }
         find_bin(shared, mask + 1u, false, need, thread_index);
-        need -= shared.before;
-        token |= shared.value << shift;
+        need -= shared.found->before;
+        token |= shared.found->value << shift;
         known |= mask << shift;
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -237,7 +241,7 @@ inline uint drawn_token(threadgroup Shared& shared, Logits logits, Cut within, u
 }
 
 // Steps 4 to 8.
-inline uint sampled(threadgroup Shared& shared, Logits logits, uint draw, uint thread_index) {
+inline uint sampled(Shared shared, Logits logits, uint draw, uint thread_index) {
     Cut within;
     within.key = 0;
     within.id = 0xffffffffu;
@@ -359,9 +363,15 @@ kernel void sample(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup Shared shared;
+    threadgroup atomic_uint bins[LIMBS * BINS];
+    threadgroup ulong partial[SIMD_WIDTH];
+    threadgroup Found found[1];
     threadgroup Extremes slots[SIMD_WIDTH];
     threadgroup float sums[SIMD_WIDTH];
+    Shared shared;
+    shared.bins = bins;
+    shared.partial = partial;
+    shared.found = found;
     Logits all;
     all.params = (device const SampleParams*)params;
     all.raw = logits;
