@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 /// Runs a dispatch on buffers of its own and hands out those it writes. Stored matrices start at a multiple of 4 bytes that
 /// is none of 8, as they may in a checkpoint.
-fn run(order: Order, mode: Mode, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8>> {
+fn run(order: Order, variant: Variant, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8>> {
     let contents: HashMap<_, _> = case.contents.iter().map(|(slot, bytes)| (slot.buffer, bytes)).collect();
     let buffers: HashMap<_, (Buffer, usize)> = dispatch
         .bindings()
@@ -34,7 +34,6 @@ fn run(order: Order, mode: Mode, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8
         })
         .collect();
     let mut device = Device::new(Settings { order, ..Settings::default() });
-    let variant = Variant { mode, ..Variant::PLAIN };
     kernels::run(&mut device, variant, dispatch, &bindings).unwrap_or_else(|fault| panic!("{fault}"));
     let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
     written
@@ -51,15 +50,20 @@ fn run(order: Order, mode: Mode, case: &Case, dispatch: &Dispatch) -> Vec<Vec<u8
 const WATCHED_BYTES: usize = 1 << 20;
 
 /// The software Metal, with the lanes of a SIMD-group in three orders; small cases are watched for races in one of them.
-struct SoftMetal;
+struct SoftMetal {
+    /// Whether matrix tiles use the tensor operations of Metal 4.
+    tensor_ops: bool,
+}
 
 impl Runs for SoftMetal {
     fn ways(&self) -> Vec<(String, Run)> {
+        let tensor_ops = self.tensor_ops;
         let way = |order: Order| -> (String, Run) {
             let run = move |case: &Case, dispatch: &Dispatch| {
                 let small = dispatch.slots.iter().map(|s| s.bytes).sum::<usize>() <= WATCHED_BYTES;
                 let watched = small && matches!(order, Order::Random(_));
-                run(order, if watched { Mode::Races } else { Mode::Plain }, case, dispatch)
+                let mode = if watched { Mode::Races } else { Mode::Plain };
+                run(order, Variant { mode, tensor_ops }, case, dispatch)
             };
             (format!("{order:?}"), Box::new(run))
         };
@@ -71,7 +75,7 @@ impl Runs for SoftMetal {
     }
 }
 
-cases! { SoftMetal;
+cases! { SoftMetal { tensor_ops: false };
     ends: embed, head, sample, sample_as_the_host, sample_takes_the_lowest_of_equals, sample_reports_broken_logits;
     linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
     delta: delta_prep, delta_scan_and_gated_norm, delta_step;
@@ -82,4 +86,14 @@ cases! { SoftMetal;
     chunks: products_do_not_depend_on_the_chunk, router_does_not_depend_on_the_chunk,
         experts_do_not_depend_on_the_chunk_or_tile, attention_does_not_depend_on_the_chunk,
         delta_does_not_depend_on_the_chunk;
+}
+
+mod with_tensor_operations {
+    use super::*;
+
+    cases! { SoftMetal { tensor_ops: true };
+        linear: matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up;
+        moe: expert_gate_up_and_down;
+        chunks: products_do_not_depend_on_the_chunk, experts_do_not_depend_on_the_chunk_or_tile;
+    }
 }
