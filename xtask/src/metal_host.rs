@@ -45,7 +45,9 @@ pub fn run(root: &Path, filter: &[String]) -> Result<()> {
     .args(filter);
     test.env("RUSTFLAGS", format!("--cfg lily_fake_metal -L native={}", libraries.display()));
     test.env("CARGO_TARGET_DIR", folder.join("build")).current_dir(root);
-    succeed(&mut test)
+    succeed(&mut test).with_context(|| {
+        format!("the Metal backend on the fake; if only a lock file is old: cargo update --workspace --manifest-path {MANIFEST}")
+    })
 }
 
 /// Copies the crate and changes its line; a copy of the same version is left alone.
