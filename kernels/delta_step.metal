@@ -54,7 +54,9 @@ inline void load_rows(thread float* rows, device const float* state, uint first,
 }
 
 // A threadgroup a value head. Value heads that share a key head all prepare its query and key; the first of them owns
-// those channels of the window. The first rows of the state are requested before anything else.
+// those channels of the window. The first rows of the state are requested before anything else. A
+// compiler left alone may take so many registers that so large a threadgroup is not allowed.
+[[max_total_threads_per_threadgroup(DELTA_STEP_THREADS)]]
 kernel void delta_step(
     device const uint* step [[buffer(0)]],
     device const bfloat* qkv [[buffer(1)]],

@@ -176,6 +176,7 @@ inline void weighted_rows(
 }
 
 // A SIMD-group an expert, the shared one last; then their weighted outputs are added in the order of the contract.
+[[max_total_threads_per_threadgroup((TOP_K_MAX + 1) * SIMD_WIDTH)]]
 kernel void experts_down_step(
     device const bfloat* act [[buffer(0)]],
     device const bfloat* shared_act [[buffer(1)]],

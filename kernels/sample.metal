@@ -349,6 +349,8 @@ inline uint status_of(Extremes all, uint vocab) {
                                                           : 0u;
 }
 
+// One threadgroup of so many threads, which a compiler left alone may give too many registers to be allowed.
+[[max_total_threads_per_threadgroup(SAMPLE_THREADS)]]
 kernel void sample(
     device const uint* params [[buffer(0)]],
     device const float* logits [[buffer(1)]],
