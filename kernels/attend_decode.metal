@@ -152,8 +152,8 @@ kernel void attend_blocks(
         float larger = max(score, simd_shuffle_xor(score, 4));
         larger = max(larger, simd_shuffle_xor(larger, 8));
         larger = max(larger, most);
-        float shrink = exp(most - larger);
-        float weight = inside ? exp(score - larger) : 0.0f;
+        float shrink = fast::exp(most - larger);
+        float weight = inside ? fast::exp(score - larger) : 0.0f;
         most = larger;
         total = total * shrink + weight;
         #pragma clang loop unroll(full)
@@ -188,7 +188,7 @@ kernel void attend_blocks(
         for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
             block_most = max(block_most, most_of[s * PACKED_QUERIES + i]);
         }
-        float factor = exp(most_of[simdgroup * PACKED_QUERIES + i] - block_most);
+        float factor = fast::exp(most_of[simdgroup * PACKED_QUERIES + i] - block_most);
         threadgroup float* mine = sums_of + simdgroup * HEAD_DIM_MAX + HEAD_DIM / SIMD_WIDTH * lane;
         #pragma clang loop unroll(full)
         for (uint e = 0; e < 4; e++) {
@@ -213,7 +213,7 @@ kernel void attend_blocks(
                 float block_total = 0.0f;
                 for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
                     uint at = s * PACKED_QUERIES + i;
-                    block_total += total_of[at] * exp(most_of[at] - block_most);
+                    block_total += total_of[at] * fast::exp(most_of[at] - block_most);
                 }
                 out[0] = block_most;
                 out[1] = block_total;
@@ -245,14 +245,14 @@ kernel void attend_merge(
     float total = 0.0f;
     for (uint block = lane; block < args.blocks; block += SIMD_WIDTH) {
         device const float* part = parts + ulong(block) * stride;
-        total += exp(part[0] - most) * part[1];
+        total += fast::exp(part[0] - most) * part[1];
     }
     total = simd_sum(total);
     float sum = 0.0f;
     #pragma clang loop unroll_count(4)
     for (uint block = simdgroup; block < args.blocks; block += BLOCK_SIMDGROUPS) {
         device const float* part = parts + ulong(block) * stride;
-        sum += exp(part[0] - most) * part[2 + column];
+        sum += fast::exp(part[0] - most) * part[2 + column];
     }
     sums[simdgroup * SIMD_WIDTH + lane] = sum;
     threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -25,7 +25,7 @@ struct MergedRow {
         sum.high = float4(0.0f);
         for (uint block = 0; block < blocks; block++) {
             device const float* part = parts + ulong(block) * stride;
-            float weight = exp(part[0] - most);
+            float weight = fast::exp(part[0] - most);
             total += weight * part[1];
             sum.low += weight * load_float4(part + 2 + i);
             sum.high += weight * load_float4(part + 2 + i + 4);

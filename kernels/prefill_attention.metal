@@ -124,7 +124,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
             }
             highest = max(highest, simd_shuffle_xor(highest, ushort(1)));
             highest = max(highest, simd_shuffle_xor(highest, ushort(2)));
-            const float factor = exp2(most - highest);
+            const float factor = fast::exp2(most - highest);
             most = highest;
             simdgroup_barrier(mem_flags::mem_threadgroup);
             if (simd_any(factor != 1.0f)) {
@@ -134,7 +134,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
             float sum = 0.0f;
 #pragma clang loop unroll(full)
             for (uint i = 0; i < 8; i++) {
-                const bfloat weight = bfloat(exp2(score[i] - highest));
+                const bfloat weight = bfloat(fast::exp2(score[i] - highest));
                 own_weights[32 * row + lane % 4 * 8 + i] = weight;
                 sum += float(weight);
             }
