@@ -1,36 +1,34 @@
 //! Tokens chosen on the device, one step ahead of the host: the same text as the host's own choice, and a session whose
 //! state is what its tokens say.
 
-use lily_engine::backend::cpu::{CpuDevice, CpuMode, isa::Isa};
-use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory};
+use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
+use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, Program, State};
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
-use lily_engine::generate::{Event, FinishReason, Halt, Request, Summary, generate};
+use lily_engine::generate::{Event, FinishReason, GenerateError, Halt, Request, Summary, generate};
 use lily_engine::model::Traits;
-use lily_engine::plan::BufferTable;
-use lily_engine::sampler::SamplingParams;
+use lily_engine::plan::{BufferTable, Plan, Slot};
+use lily_engine::sampler::{SampleError, SamplingParams};
 use lily_engine::session::Session;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The CPU with other traits.
-struct CpuWith(Traits);
-
-impl CpuWith {
-    fn cpu() -> CpuDevice {
-        CpuDevice { mode: CpuMode::Fast(Isa::detect()), threads: 2 }
-    }
+/// The CPU with other traits, as strict as a GPU about who touches buffers when.
+struct Strict {
+    traits: Traits,
+    /// Spoils the logits of the head's n-th run, counted from 1.
+    spoil: Option<usize>,
 }
 
-impl Device for CpuWith {
+impl Device for Strict {
     fn traits(&self) -> Traits {
-        self.0
+        self.traits
     }
 
     fn memory(&self) -> Option<DeviceMemory> {
-        Self::cpu().memory()
+        None
     }
 
     fn load(
@@ -38,16 +36,76 @@ impl Device for CpuWith {
         checkpoint: Arc<Checkpoint>,
         table: &BufferTable,
     ) -> Result<Box<dyn Backend>, BackendError> {
-        Box::new(Self::cpu()).load(checkpoint, table)
+        let cpu = Cpu::new(checkpoint, table, CpuMode::Fast(Isa::detect()), 2)?;
+        Ok(Box::new(StrictBackend { cpu, under_way: 0, heads: 0, spoil: self.spoil }))
+    }
+}
+
+struct StrictBackend {
+    cpu: Cpu,
+    under_way: usize,
+    heads: usize,
+    spoil: Option<usize>,
+}
+
+impl Backend for StrictBackend {
+    fn describe(&self) -> String {
+        "strict".into()
+    }
+
+    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
+        self.cpu.new_state()
+    }
+
+    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
+        assert!(self.under_way < 2, "three submissions under way");
+        self.under_way += 1;
+        self.run(program.plan(), state)
+    }
+
+    fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
+        self.under_way = self.under_way.min(under_way);
+        Ok(())
+    }
+
+    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+        for dispatch in &plan.dispatches {
+            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()] }, state)?;
+            if dispatch.contract.name == "head" {
+                self.heads += 1;
+                if self.spoil == Some(self.heads) {
+                    self.cpu.write(dispatch.slots[dispatch.slots.len() - 1].part(8, 4), &f32::NAN.to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, slot: Slot, bytes: &[u8]) {
+        assert_eq!(self.under_way, 0, "a buffer is written while a submission is under way");
+        self.cpu.write(slot, bytes);
+    }
+
+    fn read(&self, slot: Slot, out: &mut [u8]) {
+        assert_eq!(self.under_way, 0, "a buffer is read while a submission is under way");
+        self.cpu.read(slot, out);
+    }
+
+    fn peek(&self, slot: Slot, out: &mut [u8]) {
+        self.cpu.read(slot, out);
     }
 }
 
 const CHOOSING: Traits = Traits { chooses_tokens: true, ..Traits::CPU };
 
 fn engine(traits: Traits) -> Engine {
+    engine_on(Strict { traits, spoil: None })
+}
+
+fn engine_on(device: Strict) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/family_heads-q4g64");
     let options = EngineOptions { context_tokens: 64, chunk_tokens: 16, ..EngineOptions::for_this_machine() };
-    Engine::on(Box::new(CpuWith(traits)), Checkpoint::open(&path).unwrap(), &options).unwrap()
+    Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap()
 }
 
 fn request(engine: &Engine, sampling: SamplingParams) -> Request {
@@ -127,4 +185,26 @@ fn the_plans_of_a_gpu_choose_the_same() {
     let (want, _) = run(&mut host, &mut a, &request, usize::MAX);
     let (got, _) = run(&mut gpu, &mut b, &request, usize::MAX);
     assert_eq!(got.iter().map(|t| t.0).collect::<Vec<_>>(), want.iter().map(|t| t.0).collect::<Vec<_>>());
+}
+
+/// A NaN in the middle of a text is an error that names it, and the engine goes on with the next request.
+#[test]
+fn broken_logits_end_one_generation_only() {
+    let mut device = engine_on(Strict { traits: CHOOSING, spoil: Some(4) });
+    let request = request(&device, SamplingParams::greedy());
+    let mut session = device.new_session().unwrap();
+    let mut tokens = 0;
+    let error = generate(&mut device, &mut session, &request, &mut |event| {
+        tokens += usize::from(matches!(event, Event::Token { .. }));
+        ControlFlow::Continue(())
+    });
+    let Err(GenerateError::Sample { tokens: at, source: SampleError::NotFinite { index: 2, value } }) = error else {
+        panic!("{error:?}")
+    };
+    assert!(value.is_nan());
+    assert_eq!((tokens, at), (3, 33));
+    let (all, _) = run(&mut device, &mut session, &request, usize::MAX);
+    let mut other = engine(CHOOSING);
+    let mut fresh = other.new_session().unwrap();
+    assert_eq!(all, run(&mut other, &mut fresh, &request, usize::MAX).0);
 }

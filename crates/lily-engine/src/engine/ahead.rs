@@ -83,6 +83,15 @@ impl Engine {
     }
 }
 
+impl Drop for Ahead<'_> {
+    /// However the generation ends, nothing of it is under way when somebody else touches the device.
+    fn drop(&mut self) {
+        // An error of a step that nobody asks about any more has emptied the session, or the next step will meet it.
+        let waited = self.engine.backend.wait();
+        let _ = self.checked(waited);
+    }
+}
+
 impl Ahead<'_> {
     /// The next token. With `more`, the step after it is started first, if the context has room.
     ///
