@@ -147,9 +147,11 @@ fn logits_are_those_of_the_cpu() {
 }
 
 #[test]
-fn a_device_with_metal_4_uses_tensor_operations() {
+fn a_device_with_tensor_hardware_uses_tensor_operations() {
     let session = begin_without_cache(Machine::default());
     let plain = logits(&mut engine(BackendChoice::Metal).unwrap(), &prompt(20)).unwrap();
+    session.change(|machine| (machine.name, machine.family, machine.metal4) = ("Fake M4", 9, true));
+    assert_eq!(logits(&mut engine(BackendChoice::Metal).unwrap(), &prompt(20)).unwrap(), plain);
     session.change(|machine| (machine.name, machine.family, machine.metal4) = ("Fake M5", 10, true));
     let mut tensors = engine(BackendChoice::Metal).unwrap();
     assert_eq!(tensors.device(), "Fake M5 (Metal, Apple family 10, Metal 4)");

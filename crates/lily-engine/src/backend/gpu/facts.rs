@@ -5,6 +5,9 @@ use crate::backend::BackendError;
 /// The oldest family that lily knows: M1.
 pub const APPLE_FAMILY_MIN: u8 = 7;
 
+/// The first family with hardware for tensor operations: M5.
+const TENSOR_FAMILY_MIN: u8 = 10;
+
 /// What a device says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
@@ -12,7 +15,7 @@ pub struct DeviceFacts {
     pub name: String,
     /// Newest Apple family that it belongs to; `None` if none from [`APPLE_FAMILY_MIN`] on.
     pub apple_family: Option<u8>,
-    /// Whether it has Metal 4, and with it tensor operations.
+    /// Whether it has Metal 4.
     pub metal4: bool,
     /// Whether it reads the host's memory, mapped files included.
     pub unified_memory: bool,
@@ -23,6 +26,12 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
+    /// Whether to use tensor operations. Metal 4 has them on every device, but only emulates them where there is no
+    /// hardware for them; matrix tiles keep to simdgroup_matrix there.
+    pub fn tensor_ops(&self) -> bool {
+        self.metal4 && self.apple_family.is_some_and(|family| family >= TENSOR_FAMILY_MIN)
+    }
+
     fn usable(&self) -> bool {
         self.apple_family.is_some() && self.unified_memory
     }

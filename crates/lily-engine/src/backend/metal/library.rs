@@ -22,7 +22,7 @@ use objc2_metal::{
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// Told to the kernel text where the device has tensor operations.
+/// Told to the kernel text where it is to use tensor operations.
 const TENSOR_OPS: &str = "LILY_TENSOR_OPS";
 
 /// A compiled and specialised kernel.
@@ -50,7 +50,7 @@ impl Pipeline {
 /// Compiled texts and pipelines of a device.
 pub(super) struct Libraries {
     device: DeviceRef,
-    metal4: bool,
+    tensor_ops: bool,
     files: HashMap<&'static str, Retained<ProtocolObject<dyn MTLLibrary>>>,
     pipelines: HashMap<PipelineKey, Pipeline>,
     archive: Option<Archive>,
@@ -59,7 +59,7 @@ pub(super) struct Libraries {
 impl Libraries {
     pub(super) fn new(device: DeviceRef, facts: &DeviceFacts) -> Self {
         let archive = Archive::open(&device, facts);
-        Self { device, metal4: facts.metal4, files: HashMap::new(), pipelines: HashMap::new(), archive }
+        Self { device, tensor_ops: facts.tensor_ops(), files: HashMap::new(), pipelines: HashMap::new(), archive }
     }
 
     /// The pipeline of a key, compiled at its first use.
@@ -116,7 +116,7 @@ impl Libraries {
     fn library(&mut self, file: &'static str) -> Result<&ProtocolObject<dyn MTLLibrary>, BackendError> {
         if !self.files.contains_key(file) {
             let options = MTLCompileOptions::new();
-            options.setLanguageVersion(if self.metal4 {
+            options.setLanguageVersion(if self.tensor_ops {
                 MTLLanguageVersion::Version4_0
             } else {
                 MTLLanguageVersion::Version3_1
@@ -127,7 +127,7 @@ impl Libraries {
                 #[expect(deprecated, reason = "what macOS 14 has instead")]
                 options.setFastMathEnabled(false);
             }
-            let defines: &[&str] = if self.metal4 { &[TENSOR_OPS] } else { &[] };
+            let defines: &[&str] = if self.tensor_ops { &[TENSOR_OPS] } else { &[] };
             let text = NSString::from_str(&source::library(file, defines));
             let library = self
                 .device
