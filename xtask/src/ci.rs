@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::{darwin, metal_host, tidy, verified};
+use crate::{darwin, metal_host, mutants, tidy, verified};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,11 +27,17 @@ pub fn run(root: &Path) -> Result<()> {
     step("clang", clang)?;
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("test", || test(root))?;
+    step("mutants", || mutations(root))?;
     step("verified", || verified::verified(root, false))?;
     step("metal-host", || metal_host::run(root, &[]))?;
     step("darwin", || darwin::run(root))?;
     eprintln!("ci: all passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// A sample of mutations of the kernels; only where the software Metal is.
+fn mutations(root: &Path) -> Result<()> {
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) { mutants::sample(root) } else { Ok(()) }
 }
 
 /// Writes what is generated from the kernel contracts: the tests that compare it write it when asked to.

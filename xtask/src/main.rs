@@ -4,6 +4,7 @@
 mod ci;
 mod darwin;
 mod metal_host;
+mod mutants;
 mod tidy;
 mod verified;
 
@@ -32,6 +33,11 @@ enum Command {
         #[arg(long)]
         host: Option<verified::Host>,
     },
+    /// Make mistakes in kernels and plans, and say which tests notice
+    Mutants {
+        /// Only those of this file of kernels/
+        file: Option<String>,
+    },
     /// Say where the present kernel text ran
     Verified {
         /// Run it here first, and write it down
@@ -53,6 +59,7 @@ fn main() -> ExitCode {
         Command::Codegen => ci::codegen(&root()),
         Command::Darwin => darwin::run(&root()),
         Command::Kernels { host } => verified::kernels(&root(), host),
+        Command::Mutants { file } => mutants::run(&root(), file.as_deref()),
         Command::Verified { record } => verified::verified(&root(), record),
         Command::MetalHost { filter } => metal_host::run(&root(), &filter),
         Command::Tidy => tidy::run(&root()),

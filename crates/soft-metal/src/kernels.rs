@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-/// The folder of the kernel text.
+/// The folder of the kernel text: the repository's, or the one that `LILY_KERNELS` names (`cargo xtask mutants` does).
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels")
+    std::env::var_os("LILY_KERNELS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"), PathBuf::from)
 }
 
 /// File that has each kernel.
@@ -79,7 +80,7 @@ pub fn run(
     buffers: &[Binding<'_>],
 ) -> Result<Counts, Fault> {
     let contract = dispatch.contract;
-    let library = library(contract.name, variant).unwrap_or_else(|error| panic!("{error}"));
+    let library = library(contract.name, variant).unwrap_or_else(|error| panic!("cannot compile {error}"));
     if let Some(info) = library.kernel(contract.name) {
         agree(info, contract).unwrap_or_else(|difference| panic!("{difference}"));
     }

@@ -98,7 +98,8 @@ mod tests {
         plan.push(norm(b, gain, d)); // read after write: stage 1
         plan.push(norm(d, gain, a)); // read after write of d: stage 2
         plan.push(norm(c, gain, b)); // write after the read of b in stage 1: stage 2
-        assert_eq!(stages(&plan), [0, 0, 1, 2, 2]);
+        plan.push(norm(c, gain, b)); // write after that write: stage 3
+        assert_eq!(stages(&plan), [0, 0, 1, 2, 2, 3]);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 // simdgroup_matrix: 8x8 tiles spread over the lanes of a SIMD-group, two elements a lane.
 //
-// Which lane holds which element is not part of Metal, so there is no `thread_elements()`.
+// Which lane holds which element is not part of Metal, so there is no `thread_elements()`, and the lanes are not in the order
+// that comes to mind first: a kernel that counts on a lane loading what it has just stored itself has a race.
 #pragma once
 #include "simd.h"
 
 namespace sm {
 
+// Place of a lane's two elements among the 32 pairs of a tile, row by row.
+SM_INLINE uint pair_of(uint lane) { return lane ^ 21; }
+
 // Row and first column of the two elements that a lane holds.
-SM_INLINE uint2 fragment(uint lane) { return uint2{lane >> 2, (lane & 3) * 2}; }
+SM_INLINE uint2 fragment(uint lane) { return uint2{pair_of(lane) >> 2, (pair_of(lane) & 3) * 2}; }
 
 SM_INLINE uint lane() { return sm_thread_index() & 31; }
 
@@ -72,13 +76,13 @@ struct Operands {
     vec<C, 2> c;
 };
 
-// Row-major 8x8 floats of one operand of all lanes: lane l holds elements 2l and 2l + 1.
+// Row-major 8x8 floats of one operand of all lanes.
 template <class T, int Stride>
 SM_INLINE void spread(const uchar* elements, float* out) {
     for (uint l = 0; l < 32; l++) {
         vec<T, 2> v = *(const vec<T, 2>*)(elements + l * Stride);
-        out[2 * l] = (float)v.x;
-        out[2 * l + 1] = (float)v.y;
+        out[2 * pair_of(l)] = (float)v.x;
+        out[2 * pair_of(l) + 1] = (float)v.y;
     }
 }
 
@@ -115,7 +119,7 @@ SM_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d
     Operands mine = {a.sm_elements, b.sm_elements, c.sm_elements};
     sm::Met<Operands> m = sm::meet(mine);
     if (!m.area->done) sm::multiply_slots<A, B, C>(m.area);
-    const float* sum = (const float*)m.area->result + 2 * m.lane;
+    const float* sum = (const float*)m.area->result + 2 * sm::pair_of(m.lane);
     d.sm_elements = vec<D, 2>{(D)sum[0], (D)sum[1]};
 }
 
