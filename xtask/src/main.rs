@@ -37,6 +37,9 @@ enum Command {
     Mutants {
         /// Only those of this file of kernels/
         file: Option<String>,
+        /// Only the few that ci makes
+        #[arg(long, conflicts_with = "file")]
+        sample: bool,
     },
     /// Say where the present kernel text ran
     Verified {
@@ -59,7 +62,8 @@ fn main() -> ExitCode {
         Command::Codegen => ci::codegen(&root()),
         Command::Darwin => darwin::run(&root()),
         Command::Kernels { host } => verified::kernels(&root(), host),
-        Command::Mutants { file } => mutants::run(&root(), file.as_deref()),
+        Command::Mutants { sample: true, .. } => mutants::sample(&root()),
+        Command::Mutants { file, .. } => mutants::run(&root(), file.as_deref()),
         Command::Verified { record } => verified::verified(&root(), record),
         Command::MetalHost { filter } => metal_host::run(&root(), &filter),
         Command::Tidy => tidy::run(&root()),

@@ -76,7 +76,7 @@ impl Runs for SoftMetal {
 }
 
 cases! { SoftMetal { tensor_ops: false };
-    ends: embed, head, sample, sample_as_the_host, sample_takes_the_lowest_of_equals, sample_reports_broken_logits;
+    ends: embed, head, sample, sample_as_the_host, sample_cuts_where_the_host_does, sample_takes_the_lowest_of_equals, sample_reports_broken_logits;
     linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
     delta: delta_prep, delta_scan_and_gated_norm, delta_step;
     attention: qk_prep, attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,

@@ -97,19 +97,45 @@ pub fn sample(device: &dyn Runs) {
     }
 }
 
-/// Greedy: the lowest id of equals, of zeros of either sign, and of a row that is all the same but one.
+/// Greedy, or one of one: the lowest id of equals, of zeros of either sign, and of a row that is all the same but one.
 pub fn sample_takes_the_lowest_of_equals(device: &dyn Runs) {
     let mut many = vec![-1.0_f32; 5000];
     (many[4997], many[1030], many[2054]) = (0.5, 0.5, 0.5);
     let zeros = [vec![-0.0], vec![0.0; 40], vec![-1.0]].concat();
     let lowest = [vec![f32::MIN; 70], vec![f32::NEG_INFINITY]].concat();
     for (logits, want) in [(vec![1.0, 3.0, 3.0, 2.0, 3.0], 1_u32), (many, 1030), (lowest, 0), (zeros, 0)] {
-        let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
-        let (mut case, dispatch) = sample_case(&params, 0, logits.len() as u32, 2);
         let padding = vec![9.0; 9];
-        case.contents[1].1 = bytemuck::cast_slice(&[logits, padding].concat()).to_vec();
-        for (way, run) in device.ways() {
-            assert_eq!(run(&case, &dispatch)[2], want.to_le_bytes(), "{way}");
+        let bytes = bytemuck::cast_slice(&[&logits[..], &padding].concat()).to_vec();
+        for params in [
+            SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            SamplingParams { top_k: 1, ..SamplingParams::default() },
+        ] {
+            let (mut case, dispatch) = sample_case(&params, 0, logits.len() as u32, 2);
+            case.contents[1].1 = bytes.clone();
+            for (way, run) in device.ways() {
+                assert_eq!(run(&case, &dispatch)[2], want.to_le_bytes(), "top-k {}, {way}", params.top_k);
+            }
+        }
+    }
+}
+
+/// Of two tokens, top-p keeps one or both by a millionth, and min-p by the last bit: weights are right to more digits than a
+/// draw would show.
+pub fn sample_cuts_where_the_host_does(device: &dyn Runs) {
+    for gap in [0.2_f32, 0.34, 1.05, 2.4] {
+        let weight = (-f64::from(gap)).exp();
+        let plain = SamplingParams::default();
+        let by_mass = [-1e-6, 1e-6].map(|side| ((1.0 + side) / (1.0 + weight)) as f32);
+        let by_mass = by_mass.map(|top_p| SamplingParams { top_p, ..plain.clone() });
+        let by_weight = [(weight as f32).next_down(), weight as f32, (weight as f32).next_up()];
+        let by_weight = by_weight.map(|min_p| SamplingParams { min_p, ..plain.clone() });
+        for params in by_mass.iter().chain(&by_weight) {
+            for draw in 0..6 {
+                let (mut case, dispatch) = sample_case(params, draw, 2, 2);
+                case.contents[1].1 = bytemuck::cast_slice(&[vec![0.0, -gap], vec![9.0; 9]].concat()).to_vec();
+                let (top_p, min_p) = (params.top_p, params.min_p);
+                case.check(dispatch, &format!("{gap} apart, top-p {top_p}, min-p {min_p}, draw {draw}"), device);
+            }
         }
     }
 }

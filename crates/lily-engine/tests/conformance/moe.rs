@@ -76,7 +76,8 @@ fn group(device: &dyn Runs, dims: MoeDims, tile_rows: u32, skewed: bool) {
         experts: c.u32(&ids),
         offsets: c.poison(4 * (dims.experts + 1)),
         order: c.poison(4 * dims.assignments() as u32),
-        tiles: c.poison(8 * dims.tiles(tile_rows)),
+        // What marks an unused tile is the poison's pattern, so this starts as something else.
+        tiles: c.bytes(vec![0x55; 8 * dims.tiles(tile_rows) as usize]),
     };
     c.check(kernel.dispatch(), &format!("tiles of {tile_rows}, skewed {skewed}, {dims:?}"), device);
 }
@@ -195,7 +196,8 @@ fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 4] {
     let mut random = |scale: f32| -> Vec<f32> { (0..experts).map(|_| c.uniform() * scale).collect() };
     let (usual, huge) = (random(3.0), random(1e30));
     let few = (0..experts).map(|_| [1.0, 0.0, -0.0, -1.0][c.next() as usize % 4]).collect();
-    [("usual", usual), ("huge", huge), ("many equal", few), ("all equal", vec![0.5; experts as usize])]
+    let zeros = (0..experts).map(|i| if i % 3 == 1 { 0.0 } else { -0.0 }).collect();
+    [("usual", usual), ("huge", huge), ("many equal", few), ("zero of either sign", zeros)]
 }
 
 pub fn experts_gate_up_step(device: &dyn Runs) {
