@@ -1,4 +1,4 @@
-//! Kernels that work row by row with no matrix: embedding, norms, arg-max.
+//! Kernels that work row by row with no product: embedding and norms.
 
 use super::{Context, for_rows, sum_squares_bf16, vector_kernel};
 use crate::backend::cpu::pool::SharedMut;
