@@ -1,9 +1,34 @@
-//! Pure state machines between a model's text and its clients: stop strings, reasoning blocks, and the two together.
+//! What lies between clients and a model's text, as pure functions and state machines.
 //!
-//! Text goes in piece by piece, deltas come out; any split of the same text gives the same result. No I/O, no model
-//! knowledge, no clock.
+//! A body becomes a [`request::Request`] ([`parse`]); the bytes a model writes become [`output::Delta`]s (reasoning, answer, tool
+//! calls; [`output`]); deltas become the events or the JSON of the API that the client speaks ([`encode`]). Bytes in, values
+//! out: no I/O, no clock, no model knowledge beyond the family's markup.
 #![forbid(unsafe_code)]
 
+pub mod chat;
+mod common;
+pub mod encode;
+pub mod error;
+pub mod event;
+mod fields;
+pub mod finish;
+pub mod fold;
+pub mod output;
 pub mod reasoning;
+pub mod request;
 pub mod stop;
 pub mod text;
+
+pub use error::{Api, ApiError, ErrorKind};
+pub use event::SseEvent;
+
+/// Parses the body of a request to `api`.
+///
+/// # Errors
+/// A body that is malformed, or that asks for what cannot be done; the field is named.
+pub fn parse(api: Api, body: &[u8]) -> Result<request::Request, ApiError> {
+    match api {
+        Api::Chat => chat::parse(body),
+        other => Err(ApiError::new(ErrorKind::NotFound, format!("{other:?} is not served."))),
+    }
+}

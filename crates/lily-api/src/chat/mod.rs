@@ -1,0 +1,7 @@
+//! OpenAI chat completions: `/v1/chat/completions`.
+
+mod encode;
+mod parse;
+
+pub use encode::ChatEncoder;
+pub use parse::parse;
