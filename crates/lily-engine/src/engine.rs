@@ -9,6 +9,7 @@ pub use ahead::{Ahead, AheadError};
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
 use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program};
+use crate::cache::{CacheOptions, Reuse};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
 use crate::memory::MemoryPlan;
@@ -32,10 +33,14 @@ pub struct EngineOptions {
     pub threads: usize,
     /// Code that the CPU backend runs.
     pub cpu: CpuMode,
+    /// Sessions to plan memory for; the plan has fewer where memory does not allow as many, but one.
+    pub sessions: usize,
+    /// What to remember of prompts.
+    pub cache: CacheOptions,
 }
 
 impl EngineOptions {
-    /// Defaults for this machine: 4,096 tokens of context, chunks of 512, every core, its best instructions.
+    /// Defaults for this machine: 4,096 tokens of context, chunks of 512, every core, its best instructions, one session.
     pub fn for_this_machine() -> Self {
         Self {
             context_tokens: 4096,
@@ -43,6 +48,8 @@ impl EngineOptions {
             backend: BackendChoice::Auto,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: CpuMode::Fast(crate::backend::cpu::isa::Isa::detect()),
+            sessions: 1,
+            cache: CacheOptions::default(),
         }
     }
 
@@ -221,9 +228,8 @@ impl Engine {
 
     /// Makes `session` hold exactly `tokens`, with the logits of the last one.
     ///
-    /// State of a common prefix is reused: all of it where `tokens` only extends the session, otherwise up to the newest
-    /// snapshot inside the prefix. Snapshots are taken at the positions of `boundaries` (token counts, ascending) that
-    /// are passed. `progress` is called between chunks with the tokens done and wanted, and may stop.
+    /// State of a common prefix is reused, see [`Engine::begin`]; the rest is computed, see [`Engine::prefill`]. `progress`
+    /// is called between chunks with the tokens done and wanted, and may stop.
     ///
     /// # Errors
     /// If the tokens do not fit the context or the vocabulary; the session is then unchanged. If the device fails; the
@@ -235,26 +241,51 @@ impl Engine {
         boundaries: &[usize],
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Advance, EngineError> {
-        self.check(tokens)?;
-        let reused_tokens = session.rewind_to_prefix_of(tokens, &self.model);
+        let reused_tokens = self.begin(session, tokens)?.tokens();
         let mut cancelled = false;
         while session.tokens().len() < tokens.len() {
-            let done = session.tokens().len();
-            if progress(done, tokens.len()).is_break() {
+            if progress(session.tokens().len(), tokens.len()).is_break() {
                 cancelled = true;
                 break;
             }
-            let boundary = boundaries.iter().copied().find(|&b| b > done).unwrap_or(usize::MAX);
-            let end = tokens.len().min(done + self.model.chunk_tokens).min(boundary);
-            self.step(session, &tokens[done..end], StepKind::Prompt { logits: end == tokens.len() })?;
-            if end == boundary && end < tokens.len() {
-                session.take_snapshot(&self.model);
-            }
+            self.prefill(session, tokens, boundaries)?;
         }
         if !cancelled {
             let _ = progress(tokens.len(), tokens.len()); // done: too late to stop
         }
         Ok(Advance { reused_tokens, computed_tokens: session.tokens().len() - reused_tokens, cancelled })
+    }
+
+    /// Makes `session` hold a prefix of `tokens`: all that it holds where `tokens` only extends it, otherwise up to the
+    /// newest snapshot inside the prefix. At least the last of `tokens` is left to compute, unless its logits are there.
+    ///
+    /// # Errors
+    /// If the tokens do not fit the context or the vocabulary; the session is then unchanged.
+    pub fn begin(&mut self, session: &mut Session, tokens: &[u32]) -> Result<Reuse, EngineError> {
+        self.check(tokens)?;
+        let session_tokens = session.rewind_to_prefix_of(tokens, &self.model);
+        Ok(Reuse { session_tokens, ..Reuse::default() })
+    }
+
+    /// Extends `session`, which holds a proper prefix of `tokens`, by one chunk of them; the chunk that ends them leaves
+    /// the last one's logits. A chunk ends at every position of `boundaries` (token counts, ascending), and a snapshot is
+    /// taken there.
+    ///
+    /// # Errors
+    /// If the device fails; the session is then empty.
+    ///
+    /// # Panics
+    /// If the session holds something else: a broken invariant of the caller.
+    pub fn prefill(&mut self, session: &mut Session, tokens: &[u32], boundaries: &[usize]) -> Result<(), EngineError> {
+        let done = session.tokens().len();
+        assert!(done < tokens.len() && tokens.starts_with(session.tokens()), "a session with a prefix of the tokens");
+        let boundary = boundaries.iter().copied().find(|&b| b > done).unwrap_or(usize::MAX);
+        let end = tokens.len().min(done + self.model.chunk_tokens).min(boundary);
+        self.step(session, &tokens[done..end], StepKind::Prompt { logits: end == tokens.len() }, || ())?;
+        if end == boundary && end < tokens.len() {
+            session.take_snapshot(&self.model);
+        }
+        Ok(())
     }
 
     /// Extends `session` by one token; its logits are in the session afterwards.
@@ -263,12 +294,29 @@ impl Engine {
     /// If the context is full or the id unknown; the session is then unchanged. If the device fails; the session is then
     /// empty.
     pub fn decode(&mut self, session: &mut Session, token: u32) -> Result<(), EngineError> {
-        self.check_fit(session.tokens().len() + 1)?;
-        self.check_ids(&[token])?;
-        self.step(session, &[token], StepKind::Decode)
+        self.decode_while(session, token, || ())
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
+    /// As [`Engine::decode`]; `meanwhile` runs while the device computes, where the device works beside the host.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_while<R>(
+        &mut self,
+        session: &mut Session,
+        token: u32,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<R, EngineError> {
+        self.check_fit(session.tokens().len() + 1)?;
+        self.check_ids(&[token])?;
+        self.step(session, &[token], StepKind::Decode, meanwhile)
+    }
+
+    /// Whether a prompt can be computed: its length and its ids.
+    ///
+    /// # Errors
+    /// If it is empty, does not fit the context, or has ids that the model does not know.
+    pub fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
         if tokens.is_empty() {
             return Err(EngineError::Empty);
         }
@@ -298,19 +346,28 @@ impl Engine {
         })
     }
 
-    /// Extends the session by `tokens`; a session whose step failed on the device is emptied.
-    fn step(&mut self, session: &mut Session, tokens: &[u32], kind: StepKind) -> Result<(), EngineError> {
+    /// Extends the session by `tokens`; a session whose step failed on the device is emptied. `meanwhile` runs while the
+    /// device does.
+    fn step<R>(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        kind: StepKind,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<R, EngineError> {
         let scratch = &self.model.scratch;
         let step = Step { position: session.tokens().len() as u32, window: session.window };
         self.backend.write(scratch.step, bytemuck::bytes_of(&step));
         self.backend.write(scratch.tokens.first(4 * tokens.len()), bytemuck::cast_slice(tokens));
-        let run = self.run(session, tokens.len(), kind).and_then(|()| self.backend.wait());
+        let started = self.run(session, tokens.len(), kind);
+        let result = meanwhile();
+        let run = started.and_then(|()| self.backend.wait());
         self.emptied_if(session, run)?;
         session.extend(tokens);
         if kind != (StepKind::Prompt { logits: false }) {
             self.backend.read(self.model.scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));
         }
-        Ok(())
+        Ok(result)
     }
 
     /// Starts the plan of a step.

@@ -1,11 +1,18 @@
 //! The decode loop: from a prompt to sampled tokens.
 //!
-//! [`generate`] brings a session to the prompt, then samples and decodes until something ends it, and reports every
-//! step to its caller, who may stop it between prefill chunks and between tokens. Text, stop strings and the split of
+//! [`Generation`] is one text under way: it brings a session to the prompt, then samples and decodes until something ends
+//! it, one step at a call. [`generate`] runs one to its end and reports every step to its caller, who may stop it between
+//! prefill chunks and between tokens; the scheduler runs several by turns. Text, stop strings and the split of
 //! reasoning from answer are made of the tokens by the layer above.
 
-use crate::engine::{Ahead, AheadError, Engine, EngineError};
-use crate::sampler::{History, LogProbs, ParamsError, SampleError, Sampler, SamplingParams, Token};
+mod generation;
+
+pub use generation::{Chosen, Generation, Pause};
+
+use crate::cache::Reuse;
+use crate::constraint::ConstraintError;
+use crate::engine::{Engine, EngineError};
+use crate::sampler::{ParamsError, SampleError, SamplingParams, Token};
 use crate::session::Session;
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -81,9 +88,9 @@ pub struct Summary {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of them, those whose state was there already.
-    pub reused_tokens: usize,
-    /// Of them, those that were computed.
+    /// What of them was there already.
+    pub reuse: Reuse,
+    /// Tokens of it that were computed.
     pub prefill_tokens: usize,
     /// Tokens reported.
     pub generated_tokens: usize,
@@ -98,6 +105,21 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Of a generation that was cancelled before it began.
+    pub fn cancelled(prompt_tokens: usize) -> Self {
+        Self {
+            finish_reason: FinishReason::Cancelled,
+            prompt_tokens,
+            reuse: Reuse::default(),
+            prefill_tokens: 0,
+            generated_tokens: 0,
+            decode_steps: 0,
+            prefill_seconds: 0.0,
+            decode_seconds: 0.0,
+            seed: 0,
+        }
+    }
+
     /// Prompt tokens computed per second; `None` if none was.
     pub fn prefill_tokens_per_second(&self) -> Option<f64> {
         (self.prefill_tokens > 0).then(|| self.prefill_tokens as f64 / self.prefill_seconds)
@@ -112,7 +134,7 @@ impl Summary {
 /// Why a generation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// The prompt cannot be computed.
+    /// The prompt cannot be computed, or the device failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A sampling parameter is out of range.
@@ -125,6 +147,14 @@ pub enum GenerateError {
         tokens: usize,
         /// What is wrong with them.
         source: SampleError,
+    },
+    /// The constraint cannot say what may come next.
+    #[error("after {generated_tokens} generated tokens, the constraint on them failed: {source}")]
+    Constraint {
+        /// Tokens of the text so far.
+        generated_tokens: usize,
+        /// Its words.
+        source: ConstraintError,
     },
 }
 
@@ -141,133 +171,39 @@ pub fn generate(
     request: &Request,
     on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
 ) -> Result<Summary, GenerateError> {
-    let sampler = Sampler::new(request.sampling.clone(), request.vocab)?;
-    let prompt = &request.prompt;
-    let room = room(engine, prompt.len())?;
-    let max_tokens = request.max_tokens.unwrap_or(room).min(room);
-    let mut halted = None;
+    let mut generation = Generation::new(engine, request.clone(), None)?;
     let prefill_start = Instant::now();
-    let advance =
-        engine.advance(session, prompt, &request.boundaries, &mut |done_tokens, total_tokens| match on_event(
-            Event::Prefill { done_tokens, total_tokens },
-        ) {
-            ControlFlow::Continue(()) => ControlFlow::Continue(()),
-            ControlFlow::Break(halt) => {
-                halted = Some(halt);
-                ControlFlow::Break(())
-            }
-        })?;
+    generation.begin(engine, session)?;
+    let total_tokens = request.prompt.len();
+    loop {
+        let done_tokens = session.tokens().len().min(total_tokens);
+        if let ControlFlow::Break(halt) = on_event(Event::Prefill { done_tokens, total_tokens }) {
+            generation.halt(halt);
+        }
+        if generation.finish_reason().is_some() || !generation.prefilling(session) {
+            break;
+        }
+        generation.prefill(engine, session)?;
+    }
     let decode_start = Instant::now();
-    let seed = sampler.seed();
-    let mut generated = Vec::with_capacity(max_tokens);
-    let finish_reason = match halted {
-        Some(halt) => halt.into(),
-        None => {
-            let mut chooser = Chooser::new(engine, session, sampler, request)?;
-            let end = choose_tokens(&mut chooser, request, max_tokens, &mut generated, on_event)?;
-            chooser.finish()?;
-            end.unwrap_or(if max_tokens == room { FinishReason::ContextFull } else { FinishReason::Length })
-        }
-    };
-    // A token that ended the text was computed and is not reported.
-    let chosen = generated.len() + usize::from(finish_reason == FinishReason::Stop);
-    Ok(Summary {
-        finish_reason,
-        prompt_tokens: prompt.len(),
-        reused_tokens: advance.reused_tokens,
-        prefill_tokens: advance.computed_tokens,
-        generated_tokens: generated.len(),
-        decode_steps: chosen.saturating_sub(1),
-        prefill_seconds: (decode_start - prefill_start).as_secs_f64(),
-        decode_seconds: decode_start.elapsed().as_secs_f64(),
-        seed,
-    })
-}
-
-/// Chooses tokens until something other than their number ends the text.
-fn choose_tokens(
-    chooser: &mut Chooser<'_>,
-    request: &Request,
-    max_tokens: usize,
-    generated: &mut Vec<u32>,
-    on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
-) -> Result<Option<FinishReason>, GenerateError> {
-    while generated.len() < max_tokens {
-        let more = generated.len() + 1 < max_tokens;
-        let (token, top) = chooser.next(request, generated, more)?;
-        if request.stop_ids.contains(&token.id) {
-            return Ok(Some(FinishReason::Stop));
-        }
-        generated.push(token.id);
-        if let ControlFlow::Break(halt) = on_event(Event::Token { token, top }) {
-            return Ok(Some(halt.into()));
-        }
-    }
-    Ok(None)
-}
-
-/// Who chooses the tokens.
-enum Chooser<'a> {
-    /// The host, from logits that it waits for.
-    Host { engine: &'a mut Engine, session: &'a mut Session, sampler: Sampler },
-    /// The device, which the host is one step ahead of.
-    Device(Ahead<'a>),
-}
-
-impl<'a> Chooser<'a> {
-    /// The device where it can, unless the logits are wanted for more than the choice.
-    fn new(
-        engine: &'a mut Engine,
-        session: &'a mut Session,
-        sampler: Sampler,
-        request: &Request,
-    ) -> Result<Self, GenerateError> {
-        if engine.model().traits.chooses_tokens && request.top_logprobs == 0 {
-            let history = History { prompt: &request.prompt, generated: &[] };
-            return Ok(Chooser::Device(engine.ahead(session, &sampler, history)?));
-        }
-        Ok(Chooser::Host { engine, session, sampler })
-    }
-
-    /// The token after `generated`, with the alternatives asked for; with `more`, another will be wanted after it.
-    fn next(&mut self, request: &Request, generated: &[u32], more: bool) -> Result<(Token, Vec<Token>), GenerateError> {
-        let broken = |source| GenerateError::Sample { tokens: request.prompt.len() + generated.len(), source };
-        let (engine, session, sampler) = match self {
-            Chooser::Device(ahead) => {
-                return ahead.next(more).map(|token| (token, Vec::new())).map_err(|error| match error {
-                    AheadError::Engine(error) => error.into(),
-                    AheadError::Sample(source) => broken(source),
-                });
+    if generation.can_run_ahead(engine) {
+        generation.run_ahead(
+            engine,
+            session,
+            &mut |token| match on_event(Event::Token { token, top: Vec::new() }) {
+                ControlFlow::Continue(()) => ControlFlow::Continue(()),
+                ControlFlow::Break(halt) => ControlFlow::Break(Pause::Halted(halt)),
+            },
+        )?;
+    } else {
+        while let Some((token, top)) = generation.next(engine, session)? {
+            if let ControlFlow::Break(halt) = on_event(Event::Token { token, top }) {
+                generation.halt(halt);
             }
-            Chooser::Host { engine, session, sampler } => (engine, session, sampler),
-        };
-        if let Some(&last) = generated.last() {
-            engine.decode(session, last)?;
-        }
-        let logits = session.logits().expect("the prompt's last token and every decode step leave logits");
-        let token = sampler.sample(logits, History { prompt: &request.prompt, generated }).map_err(broken)?;
-        let top = match request.top_logprobs {
-            0 => Vec::new(),
-            n => LogProbs::new(&logits[..request.vocab]).map_err(broken)?.top(n),
-        };
-        Ok((token, top))
-    }
-
-    fn finish(self) -> Result<(), GenerateError> {
-        match self {
-            Chooser::Host { .. } => Ok(()),
-            Chooser::Device(ahead) => Ok(ahead.finish()?),
         }
     }
-}
-
-/// Tokens that fit into the context after the prompt; a prompt that leaves room for none is refused.
-fn room(engine: &Engine, prompt_tokens: usize) -> Result<usize, EngineError> {
-    let context_tokens = engine.model().context_tokens;
-    match context_tokens.saturating_sub(prompt_tokens) {
-        0 => Err(EngineError::ContextFull { tokens: prompt_tokens + 1, context_tokens }),
-        room => Ok(room),
-    }
+    let seconds = [decode_start - prefill_start, decode_start.elapsed()].map(|d| d.as_secs_f64());
+    Ok(generation.summary(seconds[0], seconds[1]))
 }
 
 impl From<Halt> for FinishReason {

@@ -50,7 +50,7 @@ fn every_ending_is_told_apart() {
     let request = request(&engine);
     let (all, summary) = run(&mut engine, &mut session, &request, |_| None);
     assert_eq!((summary.finish_reason, all.len(), summary.decode_steps), (FinishReason::Length, 8, 7));
-    assert_eq!((summary.prompt_tokens, summary.reused_tokens, summary.prefill_tokens), (40, 0, 40));
+    assert_eq!((summary.prompt_tokens, summary.reuse.tokens(), summary.prefill_tokens), (40, 0, 40));
 
     // A stop token ends the text and is no part of it.
     let at = (1..all.len()).find(|&i| !all[..i].contains(&all[i])).expect("two different tokens");
@@ -80,7 +80,7 @@ fn a_prompt_can_be_cancelled_between_chunks_and_taken_up_again() {
     assert_eq!((ids.len(), summary.finish_reason), (0, FinishReason::Cancelled));
     assert_eq!((summary.prefill_tokens, session.tokens().len()), (CHUNK, CHUNK));
     let (ids, summary) = run(&mut engine, &mut session, &request, |_| None);
-    assert_eq!(summary.reused_tokens, CHUNK);
+    assert_eq!(summary.reuse.tokens(), CHUNK);
     let mut fresh = engine.new_session().unwrap();
     assert_eq!(ids, run(&mut engine, &mut fresh, &request, |_| None).0);
 }
@@ -96,7 +96,7 @@ fn the_next_turn_starts_at_a_boundary() {
     second.prompt.truncate(37);
     second.prompt.extend([1, 2, 3, 4, 5]);
     let (ids, summary) = run(&mut engine, &mut session, &second, |_| None);
-    assert_eq!((summary.reused_tokens, summary.prefill_tokens), (37, 5));
+    assert_eq!((summary.reuse.tokens(), summary.prefill_tokens), (37, 5));
     let mut fresh = engine.new_session().unwrap();
     assert_eq!(ids, run(&mut engine, &mut fresh, &second, |_| None).0, "reuse changes nothing");
 }

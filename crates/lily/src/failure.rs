@@ -154,7 +154,7 @@ impl From<GenerateError> for Failure {
         match error {
             GenerateError::Engine(error) => error.into(),
             GenerateError::Params(error) => error.into(),
-            GenerateError::Sample { .. } => Self::new(FAILED, error),
+            GenerateError::Sample { .. } | GenerateError::Constraint { .. } => Self::new(FAILED, error),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! 1. `logit_bias` is added.
 //! 2. Penalties, each an f32 operation of its own, once per distinct token: repetition (prompt and generated text;
 //!    `l > 0 ? l / r : l * r`), then frequency (generated text; `l - count * f`), then presence (`l - p`).
+//!    Then the tokens that a constraint does not allow become minus infinity.
 //! 3. Temperature 0: the arg-max of the adjusted logits, ties to the lowest index. Done.
 //! 4. Otherwise a token weighs `exp((l - max) * (1 / T))`, all in f32 with the exponential of [`exp`], and has the mass
 //!    `floor(weight * 2^40)`. From here on everything is integer arithmetic, which no order of summation can change.
@@ -27,6 +28,7 @@ mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 
+use crate::constraint::TokenMask;
 use crate::kernel::SampleParams;
 use thiserror::Error;
 
@@ -150,14 +152,31 @@ impl Sampler {
     /// # Errors
     /// Logits that are NaN, infinite, all masked or all equal; never a token instead.
     pub fn sample(&mut self, logits: &[f32], history: History<'_>) -> Result<Token, SampleError> {
+        self.sample_among(logits, None, history)
+    }
+
+    /// As [`Sampler::sample`], from the tokens of `mask` only, which is applied after bias and penalties.
+    ///
+    /// # Errors
+    /// As there, and if the mask leaves no token.
+    pub fn sample_among(
+        &mut self,
+        logits: &[f32],
+        mask: Option<&TokenMask>,
+        history: History<'_>,
+    ) -> Result<Token, SampleError> {
         let raw = LogProbs::new(
             logits.get(..self.vocab).ok_or(SampleError::WrongLength { expected: self.vocab, found: logits.len() })?,
         )?;
         let logits = raw.logits();
-        let id = if self.params.adjusts_logits() {
+        let id = if self.params.adjusts_logits() || mask.is_some() {
             let mut adjusted = std::mem::take(&mut self.adjusted);
+            adjusted.resize(self.vocab, 0.0); // grows once, with the first mask
             adjusted.copy_from_slice(logits);
             self.adjust(&mut adjusted, history);
+            if let Some(mask) = mask {
+                mask.apply(&mut adjusted);
+            }
             let id = logprobs::largest(&adjusted).map(|max| self.choose(&adjusted, max, history));
             self.adjusted = adjusted;
             id?

@@ -119,7 +119,7 @@ pub fn speed(summary: &Summary) -> String {
     format!(
         "[prompt {} tokens, {} reused, {} read{}; answer {} tokens{}]",
         summary.prompt_tokens,
-        summary.reused_tokens,
+        summary.reuse.tokens(),
         summary.prefill_tokens,
         rate(summary.prefill_tokens_per_second()),
         summary.generated_tokens,
@@ -135,7 +135,7 @@ fn report(answer: &Answer, device: String) -> Value {
         "finish_reason": s.finish_reason,
         "usage": {
             "prompt_tokens": s.prompt_tokens,
-            "reused_tokens": s.reused_tokens,
+            "reused_tokens": s.reuse.tokens(),
             "generated_tokens": s.generated_tokens,
         },
         "timings": {
