@@ -112,6 +112,11 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
+    /// Forgets what came before, so that no stop string reaches back over this place. Nothing may be withheld.
+    pub(crate) fn restart(&mut self) {
+        self.patterns.iter_mut().for_each(|pattern| pattern.matched = 0);
+    }
+
     /// Advances every pattern; the longest of those that `byte` completes.
     fn advance(&mut self, byte: u8) -> Option<usize> {
         let mut winner: Option<usize> = None;

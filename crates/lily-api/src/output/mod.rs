@@ -3,10 +3,25 @@
 //! [`OutputParser`] takes bytes as they are generated and returns [`Piece`]s. However the bytes are split, the pieces join to
 //! the same texts; no piece ends inside a character; nothing the model writes is an error.
 
-use crate::reasoning::{ReasoningDelta, Start};
-use crate::request::{Conversation, Input, Request};
+mod arguments;
+mod call;
+mod content;
+mod lax;
+mod scan;
+mod schema;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use serde_json::Value;
+
+use crate::reasoning::Start;
+use crate::request::{Conversation, Input, Request, ToolChoice};
 use crate::stop::StopError;
-use crate::text::AnswerStream;
+use content::ContentStage;
+use scan::Phase;
+use tokens::TokenQueue;
 
 /// What one piece of an answer adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +46,22 @@ pub enum Delta {
         /// A part of the JSON text.
         json: String,
     },
+}
+
+impl Delta {
+    /// Appends `more` if it continues this delta.
+    pub(crate) fn join(&mut self, more: &Self) -> bool {
+        match (self, more) {
+            (Self::Reasoning(text), Self::Reasoning(more)) | (Self::Content(text), Self::Content(more)) => {
+                text.push_str(more)
+            }
+            (Self::Arguments { index, json }, Self::Arguments { index: other, json: more }) if index == other => {
+                json.push_str(more);
+            }
+            _ => return false,
+        }
+        true
+    }
 }
 
 /// The part of an answer that a token belongs to.
@@ -94,11 +125,28 @@ impl<'a> OutputOptions<'a> {
 /// Incremental parser of what a model writes.
 #[derive(Clone, Debug)]
 pub struct OutputParser {
-    stream: AnswerStream,
+    phase: Phase,
+    stage: ContentStage,
+    queue: TokenQueue,
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
+    /// Text not yet used: a tag that may become complete, and layout before it.
+    held: String,
     stops: Vec<String>,
-    in_reasoning: bool,
+    /// Whether markup of tool calls means anything.
+    takes_calls: bool,
+    /// Functions that may be called, and the schemas of their arguments.
+    functions: Vec<(String, Value)>,
+    call_prefix: String,
+    /// Calls that are over.
+    calls: usize,
+    /// Nothing but layout since the last call.
+    after_call: bool,
+    /// Reasoning was ended by a call, so its closer may still come.
+    closer_is_due: bool,
     reasoning_tokens: usize,
+    /// Pieces of earlier calls in the caller's list, which are not added to.
+    settled: usize,
 }
 
 impl OutputParser {
@@ -107,48 +155,73 @@ impl OutputParser {
     /// # Errors
     /// An empty stop string.
     pub fn new(options: OutputOptions<'_>) -> Result<Self, StopError> {
-        let stream = AnswerStream::new(options.start, options.stop)?;
+        let functions: Vec<(String, Value)> = match options.conversation {
+            Some(conversation) if conversation.tool_choice != ToolChoice::None => {
+                conversation.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect()
+            }
+            _ => Vec::new(),
+        };
+        let takes_calls = !functions.is_empty();
         Ok(Self {
-            stream,
+            phase: Phase::from(options.start),
+            stage: ContentStage::new(options.stop, takes_calls)?,
+            queue: TokenQueue::default(),
             bytes: Vec::new(),
+            held: String::new(),
             stops: options.stop.to_vec(),
-            in_reasoning: options.start == Some(Start::Reasoning),
+            takes_calls,
+            functions,
+            call_prefix: options.call_prefix,
+            calls: 0,
+            after_call: false,
+            closer_is_due: false,
             reasoning_tokens: 0,
+            settled: 0,
         })
     }
 
     /// Takes the bytes of the next token and appends what is certain now. After a stop string nothing is appended.
-    pub fn push(&mut self, bytes: &[u8], _logprob: Option<TokenLogprob>, out: &mut Vec<Piece>) {
-        if self.in_reasoning {
+    pub fn push(&mut self, bytes: &[u8], logprob: Option<TokenLogprob>, out: &mut Vec<Piece>) {
+        if self.in_reasoning() {
             self.reasoning_tokens += 1;
         }
         self.bytes.extend_from_slice(bytes);
-        let mut text = String::new();
-        let used = drain_certain(&self.bytes, &mut text);
+        let before = self.held.len();
+        let used = drain_certain(&self.bytes, &mut self.held);
         self.bytes.drain(..used);
-        let delta = self.stream.push(&text);
-        self.emit(delta, out);
+        self.queue.arrived(logprob, self.held.len() - before, !self.bytes.is_empty());
+        self.settled = out.len();
+        self.advance(false, out);
     }
 
     /// Ends the text: appends what was withheld.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
+        self.settled = out.len();
         if !self.bytes.is_empty() {
             self.bytes.clear();
-            let delta = self.stream.push("\u{FFFD}");
-            self.emit(delta, out);
+            self.held.push(char::REPLACEMENT_CHARACTER);
+            self.queue.arrived(None, char::REPLACEMENT_CHARACTER.len_utf8(), false);
         }
-        let delta = self.stream.finish();
-        self.emit(delta, out);
+        self.advance(true, out);
+        if !matches!(self.phase, Phase::Stopped) {
+            let rest = self.stage.finish();
+            self.show_content(rest, Channel::Content, out);
+        }
+        self.queue.resolve(0, Channel::Content, false);
+        let tokens = self.queue.take();
+        if !tokens.is_empty() {
+            out.push(Piece { delta: Delta::Content(String::new()), tokens });
+        }
     }
 
     /// The stop string that ended the answer, if one has.
     pub fn stopped(&self) -> Option<&str> {
-        self.stream.stopped().map(|index| self.stops[index].as_str())
+        self.stage.stopped().map(|index| self.stops[index].as_str())
     }
 
     /// True while the text is inside the reasoning block.
     pub fn in_reasoning(&self) -> bool {
-        self.in_reasoning
+        matches!(self.phase, Phase::ReasoningStart | Phase::Reasoning)
     }
 
     /// Tokens pushed while the text was inside the reasoning block, the closing tag's included.
@@ -156,14 +229,39 @@ impl OutputParser {
         self.reasoning_tokens
     }
 
-    fn emit(&mut self, delta: ReasoningDelta, out: &mut Vec<Piece>) {
-        if !delta.reasoning.is_empty() {
-            out.push(Piece { delta: Delta::Reasoning(delta.reasoning), tokens: Vec::new() });
+    fn advance(&mut self, ended: bool, out: &mut Vec<Piece>) {
+        let text = std::mem::take(&mut self.held);
+        let mut at = 0;
+        while let Some(used) = self.step(&text[at..], ended, out) {
+            at += used;
         }
-        if !delta.content.is_empty() {
-            self.in_reasoning = false;
-            out.push(Piece { delta: Delta::Content(delta.content), tokens: Vec::new() });
+        self.held.push_str(&text[at..]);
+    }
+
+    /// Appends a delta, with the tokens that are due; joined to the piece before it where that came from the same push.
+    fn emit(&mut self, delta: Delta, out: &mut Vec<Piece>) {
+        let tokens = self.queue.take();
+        if out.len() > self.settled
+            && let Some(last) = out.last_mut()
+            && last.delta.join(&delta)
+        {
+            last.tokens.extend(tokens);
+            return;
         }
+        out.push(Piece { delta, tokens });
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.functions.iter().any(|(known, _)| known == name)
+    }
+
+    /// The schema of a function's arguments; null for one that nobody described.
+    fn parameters(&self, name: &str) -> Value {
+        self.functions.iter().find(|(known, _)| known == name).map_or(Value::Null, |(_, schema)| schema.clone())
+    }
+
+    fn call_id(&self) -> String {
+        format!("{}{}", self.call_prefix, self.calls)
     }
 }
 
