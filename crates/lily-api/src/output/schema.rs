@@ -158,7 +158,7 @@ impl Types {
             Value::Bool(true) => matches!(trimmed, "true" | "True"),
             Value::Bool(false) => matches!(trimmed, "false" | "False"),
             Value::Null => matches!(trimmed, "null" | "None"),
-            other => serde_json::from_str(trimmed).is_ok_and(|spelled: Value| spelled == *other),
+            other => serde_json::from_str(trimmed).is_ok_and(|spelled: Value| spelled == **other),
         };
         let quoted = || {
             let inner = serde_json::from_str::<Value>(trimmed).ok()?;
