@@ -102,13 +102,28 @@ impl Prompter {
     /// # Errors
     /// No template, or a chat that it refuses.
     pub fn chat(&self, input: &ChatInput) -> Result<Prompt, PromptError> {
+        self.encode(&self.render(input)?)
+    }
+
+    /// The text of a chat's prompt.
+    ///
+    /// # Errors
+    /// No template, or a chat that it refuses.
+    pub fn render(&self, input: &ChatInput) -> Result<String, PromptError> {
         let template = self.template.as_ref().ok_or_else(|| PromptError::Missing {
             place: self.place.clone(),
             expected: "a chat template (chat_template.jinja, or in tokenizer_config.json)",
             advice: "add the model's own, or continue plain text with --raw",
         })?;
-        let text = template.render(input)?;
-        let tokens = self.tokenizer.encode(&text, ControlTokens::Recognise)?;
+        Ok(template.render(input)?)
+    }
+
+    /// A rendered chat as a prompt. The text may go on after what the template wrote, with the beginning of the answer.
+    ///
+    /// # Errors
+    /// If the text cannot be encoded.
+    pub fn encode(&self, text: &str) -> Result<Prompt, PromptError> {
+        let tokens = self.tokenizer.encode(text, ControlTokens::Recognise)?;
         let boundaries = self.message_start.map_or_else(Vec::new, |start| boundaries(&tokens, start));
         Ok(Prompt { tokens, boundaries, in_reasoning: text.trim_end().ends_with("<think>") })
     }

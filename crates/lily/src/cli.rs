@@ -38,6 +38,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model
     Chat(ChatArgs),
+    /// Answer HTTP clients: OpenAI's and Anthropic's APIs, and a chat page
+    Serve(ServeArgs),
     /// Show the kernels of a step and what they cost
     Plan(PlanArgs),
     /// Describe a checkpoint
@@ -108,6 +110,126 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// Arguments of `lily serve`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Answer HTTP clients: OpenAI's chat completions, completions and Responses, Anthropic's Messages, and a chat page at /.
+
+Prints the base URLs to stdout, as variables that clients read, once it answers. Ctrl-C or SIGTERM ends it when the answers \
+under way are complete, a second Ctrl-C at once. Prompts and answers are never logged.")]
+pub struct ServeArgs {
+    /// Model, as --model
+    #[arg(value_name = "MODEL")]
+    pub name: Option<String>,
+    /// Address to listen at; others than loopback need a key
+    #[arg(
+        long,
+        env = "LILY_HOST",
+        hide_env_values = true,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1",
+        help_heading = "Network"
+    )]
+    pub host: String,
+    /// Port to listen at; 0 takes any that is free
+    #[arg(
+        long,
+        env = "LILY_PORT",
+        hide_env_values = true,
+        value_name = "PORT",
+        default_value_t = 8080,
+        help_heading = "Network"
+    )]
+    pub port: u16,
+    /// Key that clients must send, as a bearer token or in x-api-key; better in the environment, as others see arguments
+    #[arg(long, env = "LILY_API_KEY", hide_env_values = true, value_name = "KEY", help_heading = "Network",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub api_key: Option<String>,
+    /// Listen beyond loopback without a key
+    #[arg(long, env = "LILY_INSECURE", hide_env_values = true, help_heading = "Network")]
+    pub insecure: bool,
+    /// Answer to this host name too, such as host.docker.internal; without a key, only localhost and addresses are
+    #[arg(
+        long,
+        env = "LILY_ALLOW_HOST",
+        hide_env_values = true,
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    pub allow_host: Vec<String>,
+    /// Let pages of this origin use the server; * is any
+    #[arg(
+        long,
+        env = "LILY_CORS_ORIGIN",
+        hide_env_values = true,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    pub cors_origin: Vec<String>,
+    /// A further name for the model; may be repeated
+    #[arg(long, env = "LILY_ALIAS", hide_env_values = true, value_name = "NAME", value_delimiter = ',')]
+    pub alias: Vec<String>,
+    /// Where chat completions put the reasoning: reasoning_content, reasoning, both or none
+    #[arg(long, env = "LILY_REASONING_FIELD", hide_env_values = true, value_name = "NAME", hide_possible_values = true,
+          value_enum, default_value_t = ReasoningName::ReasoningContent)]
+    pub reasoning_field: ReasoningName,
+    /// Requests that may wait; further ones are told to come back
+    #[arg(long, env = "LILY_QUEUE", hide_env_values = true, value_name = "N", default_value_t = 64)]
+    pub queue: usize,
+    /// Requests that are computed by turns, as far as memory allows
+    #[arg(long, env = "LILY_SESSIONS", hide_env_values = true, value_name = "N", default_value_t = 4,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub sessions: usize,
+    /// Memory for remembered prompts, such as 512M or 2G; 0 remembers none
+    #[arg(long, env = "LILY_CACHE_BYTES", hide_env_values = true, value_name = "BYTES", value_parser = parse_bytes,
+          default_value = "512M")]
+    pub cache_bytes: usize,
+    /// Directory that keeps remembered prompts over restarts
+    #[arg(long, env = "LILY_CACHE_DIR", hide_env_values = true, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Log where a prompt parted from what was remembered: token and message
+    #[arg(long, env = "LILY_EXPLAIN_CACHE", hide_env_values = true)]
+    pub explain_cache: bool,
+    /// What to log: off, error, warn, info or debug
+    #[arg(long, env = "LILY_LOG", hide_env_values = true, value_name = "LEVEL", default_value = "info")]
+    pub log: tracing_subscriber::filter::LevelFilter,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Names for the reasoning in chat completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ReasoningName {
+    /// `reasoning_content`.
+    ReasoningContent,
+    /// `reasoning`.
+    Reasoning,
+    /// Both.
+    Both,
+    /// Neither: reasoning is not sent.
+    None,
+}
+
+/// A number of bytes, with K, M or G for powers of 1,024.
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let wrong = || "expected a number of bytes, such as 512M or 2G".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: usize = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
 /// A phase of inference.
@@ -305,4 +427,19 @@ pub struct CompletionsArgs {
     /// Shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(parse_bytes("0"), Ok(0));
+        assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        for wrong in ["", "M", "1.5G", "-1", "1T", "99999999999G"] {
+            assert!(parse_bytes(wrong).unwrap_err().contains("512M"), "{wrong}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use lily_engine::engine::EngineError;
 use lily_engine::generate::GenerateError;
 use lily_engine::prompt::PromptError;
 use lily_engine::sampler::ParamsError;
+use lily_server::StartError;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -138,6 +139,15 @@ impl From<EngineError> for Failure {
             EngineError::Backend(error) => error.into(),
             EngineError::Memory { .. } => Self::new(MEMORY, error),
             EngineError::ContextLimit { .. } => Self::new(USAGE, error),
+            _ => Self::new(FAILED, error),
+        }
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Prompt(error) => error.into(),
             _ => Self::new(FAILED, error),
         }
     }

@@ -67,12 +67,17 @@ impl ModelArgs {
     /// Opens the checkpoint. Says on stderr when it is the one in the box, and how to get a real one.
     pub fn open(&self) -> Result<Checkpoint, Failure> {
         let model = self.resolve()?;
+        self.introduce(&model);
+        open(&model)
+    }
+
+    /// Says on stderr which model it is, where the user cannot know.
+    pub fn introduce(&self, model: &Model) {
         if self.model.is_none() {
             output::note(nano::INTRODUCTION);
-        } else if let Model::Directory { origin: Some(origin), .. } = &model {
+        } else if let Model::Directory { origin: Some(origin), .. } = model {
             output::note(&format!("model: {origin}"));
         }
-        open(&model)
     }
 }
 

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Quantize(args) => commands::convert::quantize(&args),

@@ -34,6 +34,24 @@ impl fmt::Display for Model {
     }
 }
 
+impl Model {
+    /// A short name without slashes: that of the repository or of the directory.
+    pub fn short_name(&self) -> String {
+        let name = match self {
+            Model::Nano => return NANO.to_owned(),
+            Model::Directory { origin: Some(origin), .. } => {
+                let repository = origin.split(['@', ' ']).next().unwrap_or_default();
+                repository.rsplit('/').next().unwrap_or_default().to_owned()
+            }
+            Model::Directory { path, origin: None } => {
+                let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+                path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+            }
+        };
+        if name.is_empty() { "model".to_owned() } else { name }
+    }
+}
+
 /// Where models are kept on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caches {
@@ -184,6 +202,18 @@ mod tests {
         check(&[("HOME", "/h"), ("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")], "/c");
         check(&[("HOME", "/h"), ("HF_HOME", "")], "/h/.cache/huggingface/hub");
         assert_eq!(caches(&[]).hugging_face, None);
+    }
+
+    #[test]
+    fn short_names_have_no_slashes() {
+        let named = |path: &str, origin: Option<&str>| {
+            Model::Directory { path: path.into(), origin: origin.map(str::to_owned) }.short_name()
+        };
+        assert_eq!(Model::Nano.short_name(), "lily-nano");
+        assert_eq!(named("/x/snapshots/c1", Some("org/name-4bit@c1")), "name-4bit");
+        assert_eq!(named("/x/org/name", Some("org/name (LM Studio)")), "name");
+        assert_eq!(named("/x/my model", None), "my model");
+        assert_eq!(named("/", None), "model");
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
-fn stderr_colored() -> bool {
+/// Whether stderr is coloured.
+pub fn stderr_is_colored() -> bool {
     match COLOR.get().copied().unwrap_or(Color::Auto) {
         Color::Always => true,
         Color::Never => false,
@@ -44,7 +45,7 @@ fn stderr_colored() -> bool {
 
 /// Text for stderr, dim where colours are on.
 pub fn dim(text: &str) -> String {
-    if stderr_colored() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
+    if stderr_is_colored() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Prints a line of information on stderr.

@@ -69,20 +69,15 @@ pub struct SamplingArgs {
 impl SamplingArgs {
     /// What to sample with: the checkpoint's defaults, overlaid with what was given.
     pub fn params(&self, defaults: &GenerationConfig) -> SamplingParams {
-        let plain = SamplingParams::default();
-        let greedy = defaults.do_sample == Some(false);
-        let temperature = if greedy { Some(0.0) } else { defaults.temperature };
+        let base = SamplingParams::of_checkpoint(defaults);
         SamplingParams {
-            temperature: self.temperature.or(temperature).unwrap_or(plain.temperature),
-            top_k: self.top_k.or(defaults.top_k).unwrap_or(plain.top_k),
-            top_p: self.top_p.or(defaults.top_p).unwrap_or(plain.top_p),
-            min_p: self.min_p.or(defaults.min_p).unwrap_or(plain.min_p),
-            presence_penalty: self.presence_penalty.or(defaults.presence_penalty).unwrap_or(plain.presence_penalty),
-            frequency_penalty: self.frequency_penalty.or(defaults.frequency_penalty).unwrap_or(plain.frequency_penalty),
-            repetition_penalty: self
-                .repetition_penalty
-                .or(defaults.repetition_penalty)
-                .unwrap_or(plain.repetition_penalty),
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
             logit_bias: self.logit_bias.iter().copied().collect(),
             seed: self.seed,
         }

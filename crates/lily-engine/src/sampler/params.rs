@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::checkpoint::GenerationConfig;
 use thiserror::Error;
 
 /// How to choose a token from logits. The default changes nothing: plain sampling at temperature 1, fresh entropy.
@@ -73,6 +74,23 @@ impl SamplingParams {
     /// Greedy decoding without penalties.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// How the makers of a checkpoint sample from it; plain sampling where they do not say.
+    pub fn of_checkpoint(config: &GenerationConfig) -> Self {
+        let plain = Self::default();
+        let greedy = config.do_sample == Some(false);
+        let temperature = if greedy { Some(0.0) } else { config.temperature };
+        Self {
+            temperature: temperature.unwrap_or(plain.temperature),
+            top_k: config.top_k.unwrap_or(plain.top_k),
+            top_p: config.top_p.unwrap_or(plain.top_p),
+            min_p: config.min_p.unwrap_or(plain.min_p),
+            presence_penalty: config.presence_penalty.unwrap_or(plain.presence_penalty),
+            frequency_penalty: config.frequency_penalty.unwrap_or(plain.frequency_penalty),
+            repetition_penalty: config.repetition_penalty.unwrap_or(plain.repetition_penalty),
+            ..plain
+        }
     }
 
     /// Checks every value; `vocab` is the number of tokens that may be drawn.

@@ -8,5 +8,6 @@ pub mod eval;
 pub mod inspect;
 pub mod plan;
 pub mod run;
+pub mod serve;
 pub mod shell;
 pub mod tokenize;

@@ -1,0 +1,157 @@
+//! From a request to a job: the prompt's tokens, how to sample, what binds the answer, and the parser of what comes.
+
+use crate::constraint::Rules;
+use crate::model::ServedModel;
+use lily_api::error::{ApiError, ErrorKind};
+use lily_api::output::{OutputOptions, OutputParser};
+use lily_api::reasoning::Start;
+use lily_api::request::{Conversation, Input, Prefill, Prompt as Text, Request, Sampling, ToolChoice};
+use lily_engine::constraint::Constraint;
+use lily_engine::generate;
+use lily_engine::prompt::{Prompt, PromptError};
+use lily_engine::sampler::SamplingParams;
+use lily_engine::scheduler::Job;
+use lily_engine::template::{ChatInput, TemplateError};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Keeps a token from being drawn.
+const NEVER: f32 = -1e30;
+/// What the family's templates end the prompt with where the answer starts inside the reasoning.
+const THINK: &str = "<think>\n";
+
+/// A job, and what reads its text.
+pub(crate) struct Prepared {
+    pub(crate) job: Job,
+    pub(crate) parser: OutputParser,
+}
+
+/// Prepares a request. Compiles grammars, so it may take a while.
+///
+/// # Errors
+/// Messages that the template refuses, or fields that make no sense for this model.
+pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: String) -> Result<Prepared, ApiError> {
+    let prompt = prompt(model, request)?;
+    let start = if prompt.in_reasoning { Start::Reasoning } else { Start::Content };
+    let parser = OutputParser::new(OutputOptions::new(request, start, call_prefix))
+        .map_err(|error| ApiError::field("stop", error.to_string()))?;
+    let rules = rules(model, request, prompt.in_reasoning)?;
+    let mut stop_ids = model.prompter.stop_ids().to_vec();
+    stop_ids.extend(&request.stop_token_ids);
+    let request = generate::Request {
+        prompt: prompt.tokens,
+        boundaries: prompt.boundaries,
+        sampling: sampling(model, request),
+        vocab: model.vocab,
+        stop_ids,
+        max_tokens: request.max_tokens,
+        top_logprobs: request.logprobs.unwrap_or(0),
+    };
+    Ok(Prepared { job: Job { request, constraint: rules, cache_key: None }, parser })
+}
+
+/// The prompt of a request.
+///
+/// # Errors
+/// Messages that the template refuses.
+pub(crate) fn prompt(model: &ServedModel, request: &Request) -> Result<Prompt, ApiError> {
+    let prompt = match &request.input {
+        Input::Chat(chat) => model.prompter.encode(&chat_text(model, chat)?),
+        Input::Text { prompt: Text::Text(text), .. } => model.prompter.plain(text),
+        Input::Text { prompt: Text::Tokens(tokens), .. } => {
+            Ok(Prompt { tokens: tokens.clone(), boundaries: Vec::new(), in_reasoning: false })
+        }
+    };
+    prompt.map_err(|error| refused(&error))
+}
+
+/// The text of a conversation's prompt, with the beginning of the answer where the client gave one.
+///
+/// # Errors
+/// Messages that the template refuses.
+pub(crate) fn chat_text(model: &ServedModel, chat: &Conversation) -> Result<String, ApiError> {
+    let mut input = ChatInput::new(Value::Array(chat.messages.clone()));
+    input.tools = chat.template_tools();
+    input.kwargs = chat.template_kwargs.clone();
+    let thinking = match &chat.prefill {
+        Some(prefill) => Some(prefill.reasoning.is_some()),
+        None => chat.thinking.enabled,
+    };
+    if let Some(thinking) = thinking {
+        input.kwargs.insert("enable_thinking".to_owned(), json!(thinking));
+    }
+    let mut text = model.prompter.render(&input).map_err(|error| refused(&error))?;
+    if let Some(Prefill { reasoning, content }) = &chat.prefill {
+        if let Some(reasoning) = reasoning
+            && text.ends_with(THINK)
+        {
+            text.push_str(reasoning);
+            text.push_str("\n</think>\n\n");
+        }
+        text.push_str(content);
+    }
+    Ok(text)
+}
+
+fn refused(error: &PromptError) -> ApiError {
+    match error {
+        PromptError::Template(TemplateError::Messages { place, .. }) => {
+            ApiError::field(place.clone(), error.to_string())
+        }
+        PromptError::Template(_) => ApiError::field("messages", error.to_string()),
+        _ => ApiError::new(ErrorKind::Invalid, error.to_string()),
+    }
+}
+
+/// The checkpoint's sampling, overlaid with the request's.
+fn sampling(model: &ServedModel, request: &Request) -> SamplingParams {
+    let (base, asked): (&SamplingParams, &Sampling) = (&model.sampling, &request.sampling);
+    let mut logit_bias = asked.logit_bias.clone();
+    if let Input::Chat(chat) = &request.input
+        && !chat.tools.is_empty()
+        && chat.tool_choice == ToolChoice::None
+        && let Some(token) = model.marks.tool_call
+    {
+        logit_bias.insert(token, NEVER);
+    }
+    SamplingParams {
+        temperature: asked.temperature.unwrap_or(base.temperature),
+        top_k: asked.top_k.unwrap_or(base.top_k),
+        top_p: asked.top_p.unwrap_or(base.top_p),
+        min_p: asked.min_p.unwrap_or(base.min_p),
+        presence_penalty: asked.presence_penalty.unwrap_or(base.presence_penalty),
+        frequency_penalty: asked.frequency_penalty.unwrap_or(base.frequency_penalty),
+        repetition_penalty: asked.repetition_penalty.unwrap_or(base.repetition_penalty),
+        logit_bias,
+        seed: asked.seed,
+    }
+}
+
+/// What binds the answer.
+fn rules(model: &ServedModel, request: &Request, thinks: bool) -> Result<Option<Box<dyn Constraint>>, ApiError> {
+    let budget = match &request.input {
+        Input::Chat(chat) => chat.thinking.budget_tokens,
+        Input::Text { .. } => None,
+    };
+    let form = if wants_form(request) {
+        let grammars = model.grammars().map_err(|error| ApiError::new(ErrorKind::Internal, error))?;
+        grammars.form(request, thinks)?
+    } else {
+        None
+    };
+    let rules = Rules::new(Arc::clone(&model.marks), thinks, budget, form);
+    Ok(rules.map(|rules| Box::new(rules) as Box<dyn Constraint>))
+}
+
+/// Whether grammars have anything to say about a request.
+fn wants_form(request: &Request) -> bool {
+    let calls = match &request.input {
+        Input::Chat(chat) => match chat.tool_choice {
+            ToolChoice::None => false,
+            ToolChoice::Auto => chat.tools.iter().any(|tool| tool.strict),
+            ToolChoice::Required | ToolChoice::Named(_) => true,
+        },
+        Input::Text { .. } => false,
+    };
+    calls || request.format != lily_api::request::ResponseFormat::Text
+}

@@ -1,0 +1,218 @@
+//! One answer under way: reads a job's events on the scheduler's thread and passes on what they say.
+//!
+//! The text is parsed where its tokens are made, so that a stop string ends the job at once. What comes of it goes into an
+//! unbounded channel, which a job's length bounds; when nobody listens any more, the job ends.
+
+use crate::app::App;
+use crate::explain;
+use lily_api::error::{ApiError, ErrorKind};
+use lily_api::finish::{CacheSources, Finish, FinishReason, Timings, Usage};
+use lily_api::output::{OutputParser, Piece, TokenLogprob};
+use lily_engine::generate::{FinishReason as Reason, Halt, Summary};
+use lily_engine::sampler::Token;
+use lily_engine::scheduler::{Job, JobError, JobEvent, JobId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// What happens to an answer.
+pub(crate) enum Message {
+    /// More of it.
+    Pieces(Vec<Piece>),
+    /// It is complete.
+    End(Result<Finish, ApiError>),
+}
+
+/// An answer under way. When it is dropped, its job ends.
+pub(crate) struct Turn {
+    app: Arc<App>,
+    id: JobId,
+    pub(crate) messages: UnboundedReceiver<Message>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Ok(model) = self.app.model() {
+            model.scheduler.cancel(self.id);
+        }
+    }
+}
+
+/// Starts a job whose text `parser` reads; `request_id` names it in the log.
+///
+/// # Errors
+/// The scheduler does not take it.
+pub(crate) fn start(
+    app: &Arc<App>,
+    job: Job,
+    parser: OutputParser,
+    logprobs: bool,
+    request_id: String,
+) -> Result<Turn, ApiError> {
+    let (sender, messages) = unbounded_channel();
+    let explained = app.options.explain_cache.then(|| job.request.prompt.clone());
+    let now = Instant::now();
+    let mut reader = Reader {
+        app: Arc::clone(app),
+        parser,
+        logprobs,
+        sender,
+        request_id,
+        explained,
+        arrived: now,
+        last_token: None,
+        queue_seconds: 0.0,
+    };
+    let model = app.model_for_work()?;
+    match model.scheduler.submit(job, Box::new(move |event| reader.take(event))) {
+        Ok(id) => Ok(Turn { app: Arc::clone(app), id, messages }),
+        Err(refused) => {
+            let (error, reason) = crate::refused::submit(app, model, &refused);
+            app.metrics.refused(reason);
+            Err(error)
+        }
+    }
+}
+
+/// Reads the events of one job.
+struct Reader {
+    app: Arc<App>,
+    parser: OutputParser,
+    logprobs: bool,
+    sender: UnboundedSender<Message>,
+    request_id: String,
+    /// The prompt, where the cache's work is to be explained.
+    explained: Option<Vec<u32>>,
+    arrived: Instant,
+    last_token: Option<Instant>,
+    queue_seconds: f64,
+}
+
+impl Reader {
+    fn take(&mut self, event: JobEvent) -> ControlFlow<Halt> {
+        match event {
+            JobEvent::Started { queue_seconds } => self.queue_seconds = queue_seconds,
+            JobEvent::Prefill { .. } => {}
+            JobEvent::Token { token, top } => {
+                self.time_token();
+                self.read(token, &top);
+                if self.parser.stopped().is_some() {
+                    return ControlFlow::Break(Halt::StopString);
+                }
+            }
+            JobEvent::End(end) => self.end(end),
+        }
+        if self.sender.is_closed() { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
+    }
+
+    fn time_token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => self.app.metrics.first_token.record(now - self.arrived),
+            Some(last) => self.app.metrics.between_tokens.record(now - last),
+        }
+    }
+
+    fn read(&mut self, token: Token, top: &[Token]) {
+        let Ok(model) = self.app.model() else { return };
+        let tokenizer = model.prompter.tokenizer();
+        let bytes = if tokenizer.is_special(token.id) { &[][..] } else { tokenizer.token_bytes(token.id) };
+        let logprob = self.logprobs.then(|| TokenLogprob {
+            bytes: bytes.to_vec(),
+            logprob: token.logprob,
+            top: top.iter().map(|t| (tokenizer.token_bytes(t.id).to_vec(), t.logprob)).collect(),
+        });
+        let mut pieces = Vec::new();
+        self.parser.push(bytes, logprob, &mut pieces);
+        self.send(pieces);
+    }
+
+    fn send(&self, pieces: Vec<Piece>) {
+        if !pieces.is_empty() {
+            let _ = self.sender.send(Message::Pieces(pieces)); // that nobody listens is noticed after every event
+        }
+    }
+
+    fn end(&mut self, end: Result<Summary, JobError>) {
+        let mut pieces = Vec::new();
+        self.parser.finish(&mut pieces);
+        self.send(pieces);
+        self.count(&end);
+        let end = match end {
+            Ok(summary) => Ok(self.finish(&summary)),
+            Err(error) => {
+                tracing::error!(target: "lily::jobs", id = %self.request_id, %error, "generation failed");
+                Err(failed(&error))
+            }
+        };
+        let _ = self.sender.send(Message::End(end)); // perhaps nobody listens any more
+    }
+
+    fn finish(&self, summary: &Summary) -> Finish {
+        let reason = match summary.finish_reason {
+            Reason::Stop => FinishReason::Stop,
+            Reason::StopString => FinishReason::StopString(self.parser.stopped().unwrap_or_default().to_owned()),
+            Reason::Length => FinishReason::Length,
+            Reason::ContextFull => FinishReason::ContextFull,
+            Reason::Cancelled => FinishReason::Cancelled,
+        };
+        let reuse = &summary.reuse;
+        let cache = CacheSources {
+            session_tokens: reuse.session_tokens,
+            memory_tokens: reuse.memory_tokens,
+            disk_tokens: reuse.disk_tokens,
+        };
+        let usage = Usage {
+            prompt_tokens: summary.prompt_tokens,
+            cached_tokens: reuse.tokens(),
+            completion_tokens: summary.generated_tokens,
+            reasoning_tokens: self.parser.reasoning_tokens(),
+        };
+        let timings = Timings {
+            queue_ms: self.queue_seconds * 1e3,
+            prompt_ms: summary.prefill_seconds * 1e3,
+            predicted_ms: summary.decode_seconds * 1e3,
+            cache,
+        };
+        Finish { reason, usage, timings: Some(timings) }
+    }
+
+    /// Writes the job into figures and log.
+    fn count(&self, end: &Result<Summary, JobError>) {
+        let metrics = &self.app.metrics;
+        metrics.request.record(self.arrived.elapsed());
+        self.app.pace.job_took(self.arrived.elapsed());
+        let Ok(summary) = end else {
+            metrics.finished("error");
+            return;
+        };
+        let reason = match summary.finish_reason {
+            Reason::Stop | Reason::StopString => "stop",
+            Reason::Length | Reason::ContextFull => "length",
+            Reason::Cancelled => "cancelled",
+        };
+        metrics.finished(reason);
+        metrics.prompt_tokens.increment(summary.prompt_tokens as u64);
+        metrics.generation_tokens.increment(summary.generated_tokens as u64);
+        metrics.cache_queries.increment(summary.prompt_tokens as u64);
+        metrics.cache_hits.increment(summary.reuse.tokens() as u64);
+        tracing::info!(
+            target: "lily::jobs", id = %self.request_id, reason, prompt = summary.prompt_tokens,
+            cached = summary.reuse.tokens(), generated = summary.generated_tokens,
+            prefill_ms = (summary.prefill_seconds * 1e3) as u64, decode_ms = (summary.decode_seconds * 1e3) as u64,
+        );
+        if let (Some(prompt), Ok(model)) = (&self.explained, self.app.model()) {
+            explain::log(&self.request_id, prompt, &summary.reuse, &model.prompter);
+        }
+    }
+}
+
+/// What a client is told of a job that failed.
+fn failed(error: &JobError) -> ApiError {
+    let kind = match error {
+        JobError::ShutDown => ErrorKind::Unavailable,
+        JobError::Generate(_) | JobError::Panicked { .. } => ErrorKind::Internal,
+    };
+    ApiError::new(kind, format!("The generation failed: {error}."))
+}
