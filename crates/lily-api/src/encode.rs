@@ -7,12 +7,15 @@ use std::fmt::Debug;
 
 use serde_json::Value;
 
-use crate::chat;
+use crate::chat::ChatEncoder;
+use crate::completions::CompletionsEncoder;
 use crate::error::{Api, ApiError};
 use crate::event::SseEvent;
-use crate::finish::Finish;
+use crate::finish::{Finish, Usage};
+use crate::messages::MessagesEncoder;
 use crate::output::Piece;
 use crate::request::Request;
+use crate::responses::ResponsesEncoder;
 
 /// Under which name reasoning goes to clients of chat completions, which disagree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +60,9 @@ pub struct Context {
 
 /// Makes one answer in one API's words.
 pub trait Encoder: Debug + Send {
+    /// What is known of the prompt before `start`; some APIs say it there.
+    fn prompt(&mut self, _usage: &Usage) {}
+
     /// What a stream begins with; sent when work on the prompt begins.
     fn start(&mut self, out: &mut Vec<SseEvent>);
 
@@ -79,8 +85,9 @@ pub trait Encoder: Debug + Send {
 /// The encoder for the API that `request` came by.
 pub fn encoder(request: &Request, context: Context) -> Box<dyn Encoder> {
     match request.api {
-        Api::Chat | Api::Completions | Api::Responses | Api::Messages => {
-            Box::new(chat::ChatEncoder::new(request, context))
-        }
+        Api::Completions => Box::new(CompletionsEncoder::new(request, context)),
+        Api::Messages => Box::new(MessagesEncoder::new(request, context)),
+        Api::Responses => Box::new(ResponsesEncoder::new(request, context)),
+        Api::Chat => Box::new(ChatEncoder::new(request, context)),
     }
 }

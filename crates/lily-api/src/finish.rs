@@ -17,6 +17,13 @@ pub enum FinishReason {
     Cancelled,
 }
 
+impl FinishReason {
+    /// Whether the answer is all that the model or the client wanted.
+    pub fn is_complete(&self) -> bool {
+        matches!(self, Self::Stop | Self::StopString(_))
+    }
+}
+
 /// Token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

@@ -7,16 +7,22 @@
 
 pub mod chat;
 mod common;
+pub mod completions;
+mod conversation;
 pub mod encode;
 pub mod error;
 pub mod event;
 mod fields;
 pub mod finish;
 pub mod fold;
+pub mod messages;
 pub mod output;
 pub mod reasoning;
 pub mod request;
+pub mod responses;
 pub mod stop;
+#[cfg(test)]
+mod tests;
 pub mod text;
 
 pub use error::{Api, ApiError, ErrorKind};
@@ -29,6 +35,8 @@ pub use event::SseEvent;
 pub fn parse(api: Api, body: &[u8]) -> Result<request::Request, ApiError> {
     match api {
         Api::Chat => chat::parse(body),
-        other => Err(ApiError::new(ErrorKind::NotFound, format!("{other:?} is not served."))),
+        Api::Completions => completions::parse(body),
+        Api::Messages => messages::parse(body),
+        Api::Responses => responses::parse(body),
     }
 }

@@ -36,6 +36,8 @@ pub struct Request {
     pub include_usage: bool,
     /// Conversations with the same key are likely to share a prefix.
     pub cache_key: Option<String>,
+    /// The client carries reasoning from answer to answer in a field of its own.
+    pub carry_reasoning: bool,
     /// What the answer repeats of the request, in this API's words.
     pub echo: Map<String, Value>,
 }

@@ -50,7 +50,7 @@ impl ChatEncoder {
 
     /// The log-probabilities of tokens: the answer's under OpenAI's name, the others beside it.
     fn logprobs(&self, tokens: &[(Channel, TokenLogprob)]) -> Option<Value> {
-        if !self.logprobs {
+        if !self.logprobs || tokens.is_empty() {
             return None;
         }
         let of =
@@ -175,7 +175,7 @@ fn finish_reason(reason: &FinishReason, called: bool) -> &'static str {
 }
 
 /// One token in OpenAI's form. Bytes that are no characters show as U+FFFD in `token`; `bytes` are exact.
-fn token_json(token: &TokenLogprob) -> Value {
+pub(crate) fn token_json(token: &TokenLogprob) -> Value {
     let one = |bytes: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(bytes), "logprob": number(logprob), "bytes": bytes});
     let mut json = one(&token.bytes, token.logprob);
     json["top_logprobs"] = token.top.iter().map(|(bytes, logprob)| one(bytes, *logprob)).collect();
@@ -183,6 +183,6 @@ fn token_json(token: &TokenLogprob) -> Value {
 }
 
 /// A log-probability as JSON can hold it: masked tokens have minus infinity, for which OpenAI's clients know -9999.
-fn number(logprob: f32) -> f64 {
+pub(crate) fn number(logprob: f32) -> f64 {
     if logprob.is_finite() { f64::from(logprob) } else { -9999.0 }
 }

@@ -5,3 +5,5 @@ mod parse;
 
 pub use encode::ChatEncoder;
 pub use parse::parse;
+
+pub(crate) use encode::{number, token_json};

@@ -11,7 +11,7 @@ mod scan;
 mod schema;
 mod tags;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tokens;
 
 use serde_json::Value;

@@ -1,0 +1,7 @@
+//! OpenAI completions of plain text: `/v1/completions`.
+
+mod encode;
+mod parse;
+
+pub use encode::CompletionsEncoder;
+pub use parse::parse;

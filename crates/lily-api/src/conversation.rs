@@ -1,0 +1,144 @@
+//! What conversations of all APIs have in common: messages as templates take them, functions, and what must be called.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{missing, text_at, wrong};
+use crate::request::{Prefill, Tool, ToolChoice};
+
+/// An assistant's message as templates take it.
+pub(crate) fn reasoned_message(content: String, reasoning: Option<String>, calls: Vec<Value>) -> Value {
+    let mut message = json!({"role": "assistant", "content": content});
+    if let Some(reasoning) = reasoning {
+        message["reasoning_content"] = json!(reasoning);
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    message
+}
+
+/// A tool's answer as templates take it.
+pub(crate) fn tool_message(id: &str, content: String) -> Value {
+    json!({"role": "tool", "tool_call_id": id, "content": content})
+}
+
+/// A call as templates take it.
+pub(crate) fn tool_call(id: &str, name: &str, arguments: Value) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+/// The arguments of a call in a conversation: an object, or text that spells one.
+pub(crate) fn arguments(value: Option<&Value>, place: &str) -> Result<Value, ApiError> {
+    let parsed = match value {
+        None | Some(Value::Null) => json!({}),
+        Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+        Some(Value::String(text)) => serde_json::from_str(text).map_err(|error| {
+            ApiError::field(place, format!("`{place}` is text but not JSON ({error}); send a JSON object as text."))
+        })?,
+        Some(other) => other.clone(),
+    };
+    if parsed.is_object() { Ok(parsed) } else { Err(wrong(place, &parsed, "a JSON object")) }
+}
+
+/// The text of one part of a content, in any of OpenAI's spellings.
+pub(crate) fn part_text(part: &Value, place: &str) -> Result<String, ApiError> {
+    let object = match part {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Object(object) => object,
+        other => return Err(wrong(place, other, "an object with `type` and `text`")),
+    };
+    match object.get("type").and_then(Value::as_str) {
+        Some("text" | "input_text" | "output_text" | "summary_text" | "reasoning_text") => {
+            text_at(object, "text", place)
+        }
+        Some("refusal") => text_at(object, "refusal", place),
+        Some(other) => Err(unreadable(other, place)),
+        None if object.contains_key("text") => text_at(object, "text", place),
+        None => Err(missing(format!("{place}.type"), "text")),
+    }
+}
+
+/// A part that holds no text.
+pub(crate) fn unreadable(kind: &str, place: &str) -> ApiError {
+    let message =
+        format!("`{place}` is a part of type `{kind}`; this model reads text only. Send its text, or leave it out.");
+    ApiError { code: Some("unsupported_content"), ..ApiError::field(format!("{place}.type"), message) }
+}
+
+/// Adds the function that `object` describes, whose schema is under `schema`.
+pub(crate) fn add_tool(
+    tools: &mut Vec<Tool>,
+    object: &Map<String, Value>,
+    schema: &str,
+    place: &str,
+) -> Result<(), ApiError> {
+    let name = text_at(object, "name", place)?;
+    // The name becomes a tag of the prompt and of the answer.
+    if name.is_empty() || name.len() > 256 || name.contains(['<', '>', '"', '\'']) || name.contains(char::is_whitespace)
+    {
+        let message =
+            format!("`{place}.name` is {name:?}; a function's name is 1 to 256 bytes without spaces, quotes, < and >.");
+        return Err(ApiError::field(format!("{place}.name"), message));
+    }
+    if tools.iter().any(|tool| tool.name == name) {
+        return Err(ApiError::field(
+            format!("{place}.name"),
+            format!("`{place}.name`: there are two functions `{name}`."),
+        ));
+    }
+    let parameters = match object.get(schema) {
+        None | Some(Value::Null) => json!({"type": "object", "properties": {}}),
+        Some(parameters @ Value::Object(_)) => parameters.clone(),
+        Some(other) => return Err(wrong(format!("{place}.{schema}"), other, "a JSON schema")),
+    };
+    tools.push(Tool {
+        name,
+        description: object.get("description").and_then(Value::as_str).map(str::to_owned),
+        parameters,
+        strict: object.get("strict").and_then(Value::as_bool).unwrap_or(false),
+        free_text: false,
+    });
+    Ok(())
+}
+
+/// A choice that OpenAI's APIs have a word for.
+pub(crate) fn word_choice(word: &str, tools: &[Tool]) -> Result<ToolChoice, ApiError> {
+    match word {
+        "none" => Ok(ToolChoice::None),
+        "auto" => Ok(ToolChoice::Auto),
+        "required" | "any" if tools.is_empty() => {
+            Err(ApiError::field("tool_choice", format!("`tool_choice` is `{word}`, but the request has no functions.")))
+        }
+        "required" | "any" => Ok(ToolChoice::Required),
+        other => {
+            let message = format!("`tool_choice` is `{other}`; expected none, auto, required or a function.");
+            Err(ApiError::field("tool_choice", message))
+        }
+    }
+}
+
+/// The choice of one function, which must exist.
+pub(crate) fn named_choice(name: &str, tools: &[Tool], place: &str) -> Result<ToolChoice, ApiError> {
+    if tools.iter().any(|tool| tool.name == name) {
+        return Ok(ToolChoice::Named(name.to_owned()));
+    }
+    Err(ApiError::field(place, format!("`{place}` is `{name}`, but the request has no such function.")))
+}
+
+/// Takes a trailing assistant message as the beginning of the answer.
+pub(crate) fn take_prefill(messages: &mut Vec<Value>) -> Option<Prefill> {
+    let last = messages.last()?;
+    // Without a message before it there is nothing to answer; the template will say so.
+    if last["role"] != "assistant" || last.get("tool_calls").is_some() || messages.len() < 2 {
+        return None;
+    }
+    let reasoning = last.get("reasoning_content").and_then(Value::as_str).map(str::to_owned);
+    let content = last["content"].as_str().unwrap_or_default().to_owned();
+    if content.is_empty() && reasoning.is_none() {
+        messages.pop();
+        return None;
+    }
+    messages.pop();
+    Some(Prefill { reasoning, content })
+}
