@@ -10,3 +10,6 @@ mod rules;
 
 pub(crate) use grammar::Grammars;
 pub(crate) use rules::{Marks, Rules};
+
+#[cfg(test)]
+mod tests;
