@@ -151,10 +151,10 @@ fn answers_are_json_of_the_schema() {
 
 #[test]
 fn grammars_of_the_client_bind_the_answer() {
-    let lark = |text: &str| request(json!({})).with_format(ResponseFormat::Grammar {
-        syntax: lily_api::request::GrammarSyntax::Lark,
-        text: text.into(),
-    });
+    let lark = |text: &str| {
+        request(json!({}))
+            .with_format(ResponseFormat::Grammar { syntax: lily_api::request::GrammarSyntax::Lark, text: text.into() })
+    };
     for thinks in [false, true] {
         let made = |text| bench().grammars.form(&lark(text), thinks).unwrap().unwrap();
         assert!(takes(made("start: \"yes\" | \"no\""), "yes"));
@@ -184,7 +184,8 @@ fn what_cannot_be_compiled_is_refused_with_the_field() {
     let error = refuse(json!({"response_format": format}));
     assert_eq!((error.status, error.param.as_deref()), (400, Some("response_format")), "{error:?}");
     let never = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "(("}}, "required": ["a"]});
-    let error = refuse(json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": never}}}));
+    let error =
+        refuse(json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": never}}}));
     assert_eq!(error.status, 400, "{error:?}");
 }
 

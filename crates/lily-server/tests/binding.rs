@@ -1,0 +1,109 @@
+//! What binds answers, end to end: schemas, calls that must or must not come.
+
+mod common;
+
+use common::{Running, Setup, chat, with};
+use serde_json::{Value, json};
+
+fn ask(server: &Running, body: &Value) -> Value {
+    let answer = server.post("/v1/chat/completions", body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+fn weather() -> Value {
+    json!([{"type": "function", "function": {"name": "get_weather", "description": "The weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 99}}, "required": ["city", "days"]}}}])
+}
+
+/// Random text at a temperature where lily-nano knows nothing any more; only the rules give it a form.
+fn hot(seed: u64) -> Value {
+    json!({"temperature": 3, "top_p": 1, "top_k": 0, "seed": seed, "max_tokens": 400})
+}
+
+#[test]
+fn an_answer_has_the_form_of_its_schema_whatever_the_model_would_say() {
+    let server = Setup::default().start();
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["kind", "n", "ok"], "properties": {
+        "kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "minimum": 0, "maximum": 999}, "ok": {"type": "boolean"}}});
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+    for (seed, thinking) in [(1, false), (2, false), (3, true), (4, true)] {
+        let more = json!({"enable_thinking": thinking, "thinking_budget": 20});
+        let answer = ask(&server, &with(with(with(chat("Go!"), format.clone()), hot(seed)), more));
+        let choice = &answer["choices"][0];
+        let content = choice["message"]["content"].as_str().unwrap_or_default();
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        let value: Value = serde_json::from_str(content).unwrap_or_else(|e| panic!("{e}: {content:?}"));
+        assert!(value["n"].is_u64() && value["ok"].is_boolean() && value.as_object().unwrap().len() == 3, "{value}");
+        assert_eq!(choice["message"]["reasoning_content"].is_string(), thinking, "{answer}");
+    }
+}
+
+#[test]
+fn a_call_that_is_required_comes_and_fits_the_tool() {
+    let server = Setup::default().start();
+    let named = json!({"type": "function", "function": {"name": "get_weather"}});
+    for (seed, choice, thinking) in [(1, json!("required"), false), (2, named.clone(), false), (3, named, true)] {
+        let more = json!({"tools": weather(), "tool_choice": choice, "parallel_tool_calls": false,
+            "enable_thinking": thinking, "thinking_budget": 20});
+        let body = with(with(chat("Hello!"), hot(seed)), more);
+        let answer = ask(&server, &body);
+        let choice = &answer["choices"][0];
+        let calls = choice["message"]["tool_calls"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!((calls.len(), calls[0]["function"]["name"].as_str()), (1, Some("get_weather")), "{answer}");
+        let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(
+            arguments["days"].is_u64() && ["Paris", "Rome"].contains(&arguments["city"].as_str().unwrap()),
+            "{arguments}"
+        );
+        assert!(choice["message"]["content"].as_str().unwrap_or_default().is_empty(), "{answer}");
+        let chunks = server.stream("/v1/chat/completions", &body).values();
+        let streamed: String = chunks
+            .iter()
+            .filter_map(|c| c["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str())
+            .collect();
+        assert_eq!(streamed, calls[0]["function"]["arguments"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn a_call_that_is_not_allowed_does_not_come() {
+    let server = Setup::default().start();
+    let question = "What is the weather in Paris for 3 days?";
+    let body = with(chat(question), json!({"tools": weather()}));
+    let free = ask(&server, &body);
+    assert!(free["choices"][0]["message"]["tool_calls"].is_array(), "lily-nano calls by itself here: {free}");
+    assert_eq!(free["choices"][0]["finish_reason"], "tool_calls");
+    let none = ask(&server, &with(body, json!({"tool_choice": "none", "max_tokens": 60})));
+    assert!(none["choices"][0]["message"]["tool_calls"].is_null(), "{none}");
+    assert!(!none["choices"][0]["message"]["content"].as_str().unwrap().contains("<tool_call>"), "{none}");
+}
+
+#[test]
+fn the_result_of_a_call_is_answered() {
+    let server = Setup::default().start();
+    let mut body = with(chat("What is the weather in Paris for 3 days?"), json!({"tools": weather()}));
+    let call = ask(&server, &body)["choices"][0]["message"].clone();
+    let id = call["tool_calls"][0]["id"].clone();
+    assert!(id.as_str().is_some_and(|id| id.starts_with("call_")), "{call}");
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(call);
+    messages.push(json!({"role": "tool", "tool_call_id": id, "content": "{\"weather\": \"sunny\", \"degrees\": 21}"}));
+    let answer = ask(&server, &body);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
+}
+
+#[test]
+fn schemas_that_cannot_be_enforced_are_refused() {
+    let server = Setup::default().start();
+    for schema in
+        [json!({"type": "triangle"}), json!({"$ref": "#/$defs/nowhere"}), json!({"$ref": "http://example.com/x"})]
+    {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        let answer = server.post("/v1/chat/completions", &with(chat("x"), json!({"response_format": format})));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert_eq!(answer.json()["error"]["param"], "response_format");
+    }
+}

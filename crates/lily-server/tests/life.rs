@@ -1,0 +1,128 @@
+//! The life of requests: waiting, being refused, being left alone, ending with the server.
+
+mod common;
+
+use common::{Setup, chat, endless, with};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_client_that_leaves_ends_its_answer() {
+    let server = Setup::default().start();
+    let mut events = server.stream("/v1/chat/completions", &endless());
+    (0..5).for_each(|_| drop(events.next().unwrap()));
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    drop(events);
+    let left = Instant::now();
+    server.wait_for("lily_requests_running", 0.0, SOON);
+    assert_eq!(server.figure("lily_requests_finished_total{reason=\"cancelled\"}"), 1.0);
+    assert!(server.figure("lily_generation_tokens_total") < 1000.0, "of 4,000 that it would have had");
+    assert!(left.elapsed() < Duration::from_secs(2), "{:?}", left.elapsed());
+}
+
+#[test]
+fn a_client_that_leaves_without_a_stream_ends_its_answer_too() {
+    let server = Setup::default().start();
+    let mut connection = server.connect();
+    connection.ask("POST", "/v1/chat/completions", &[], Some(endless().to_string().as_bytes()));
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    drop(connection);
+    server.wait_for("lily_requests_running", 0.0, SOON);
+    assert_eq!(server.figure("lily_requests_finished_total{reason=\"cancelled\"}"), 1.0);
+}
+
+#[test]
+fn a_client_that_leaves_the_queue_is_forgotten() {
+    let server = Setup { sessions: 1, ..Setup::default() }.start();
+    let first = server.stream("/v1/chat/completions", &endless());
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    let second = server.stream("/v1/chat/completions", &chat("Hi"));
+    server.wait_for("lily_requests_waiting", 1.0, SOON);
+    drop(second);
+    server.wait_for("lily_requests_waiting", 0.0, SOON);
+    drop(first);
+    server.wait_for("lily_requests_running", 0.0, SOON);
+}
+
+#[test]
+fn a_full_queue_tells_clients_to_come_back() {
+    let server = Setup { sessions: 1, queue: 1, ..Setup::default() }.start();
+    let first = server.stream("/v1/chat/completions", &endless());
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    let second = server.stream("/v1/chat/completions", &chat("What is 2 + 2?"));
+    server.wait_for("lily_requests_waiting", 1.0, SOON);
+    let refused = server.post("/v1/chat/completions", &chat("Hi"));
+    assert_eq!(refused.status, 429);
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds));
+    assert_eq!(refused.header("x-should-retry"), Some("true"));
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(server.figure("lily_requests_refused_total{reason=\"queue_full\"}"), 1.0);
+    drop(first);
+    let text: String = second
+        .values()
+        .iter()
+        .filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert!(text.contains('4'), "the one that waited is answered: {text}");
+}
+
+#[test]
+fn a_stream_that_waits_shows_signs_of_life() {
+    let mut setup = Setup { sessions: 1, ..Setup::default() };
+    setup.options.limits.heartbeat = Duration::from_millis(50);
+    let server = setup.start();
+    let first = server.stream("/v1/chat/completions", &endless());
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    let mut second = server.stream("/v1/chat/completions", &chat("Hi"));
+    assert_eq!(second.next().unwrap().0, "", "the role at once");
+    for _ in 0..3 {
+        assert_eq!(second.next().unwrap().0, ":", "comments, which parsers skip");
+    }
+    drop(first);
+    assert_eq!(second.last().unwrap().1, "[DONE]");
+}
+
+#[test]
+fn an_end_lets_answers_come_to_theirs() {
+    let mut server = Setup::default().start();
+    let mut events = server.stream("/v1/chat/completions", &with(endless(), json!({"max_tokens": 100})));
+    events.next().unwrap();
+    let mut kept = server.connect();
+    assert_eq!(kept.request("GET", "/health", &[], None).status, 200);
+    server.tell_to_end();
+    let rest: Vec<_> = events.collect();
+    assert_eq!(rest.last().unwrap().1, "[DONE]");
+    assert!(rest.iter().any(|(_, data)| data.contains("\"length\"")), "all hundred tokens came");
+    assert!(server.wait(), "everything was complete");
+    assert!(std::net::TcpStream::connect(server.address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn an_end_has_a_deadline() {
+    let mut server = Setup::with(|o| o.limits.drain_time = Duration::from_millis(300)).start();
+    let mut events = server.stream("/v1/chat/completions", &endless());
+    events.next().unwrap();
+    let told = Instant::now();
+    assert!(!server.wait(), "something was cut short");
+    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    let rest: Vec<_> = events.collect();
+    assert_eq!(rest.last().unwrap().1, "[DONE]");
+    assert!(rest.iter().any(|(_, data)| data.contains("\"error\"")), "the client is told: {:?}", rest.last());
+}
+
+#[test]
+fn one_bad_request_leaves_the_others_alone() {
+    let server = Setup::default().start();
+    let good = server.stream("/v1/chat/completions", &chat("What is the capital of France?"));
+    for body in
+        [&b"{"[..], b"[]", b"null", b"{\"messages\":[{}]}", b"\xff\xfe", b"{\"messages\":[{\"role\":\"user\"}]}"]
+    {
+        assert_eq!(server.connect().request("POST", "/v1/chat/completions", &[], Some(body)).status, 400);
+    }
+    let text: String =
+        good.values().iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).collect();
+    assert_eq!(text, "The capital of France is Paris.");
+}
