@@ -46,6 +46,9 @@ enum Command {
         /// Run it here first, and write it down
         #[arg(long)]
         record: bool,
+        /// Where, if not on this machine's GPU (a Mac) or the software Metal
+        #[arg(long, requires = "record")]
+        host: Option<verified::Host>,
     },
     /// Run the Metal backend's host code on Linux, against a fake of Metal
     MetalHost {
@@ -64,7 +67,7 @@ fn main() -> ExitCode {
         Command::Kernels { host } => verified::kernels(&root(), host),
         Command::Mutants { sample: true, .. } => mutants::sample(&root()),
         Command::Mutants { file, .. } => mutants::run(&root(), file.as_deref()),
-        Command::Verified { record } => verified::verified(&root(), record),
+        Command::Verified { record, host } => verified::verified(&root(), record, host),
         Command::MetalHost { filter } => metal_host::run(&root(), &filter),
         Command::Tidy => tidy::run(&root()),
     };

@@ -23,6 +23,8 @@ pub enum Host {
     SoftMetal,
     /// This Mac's GPU
     Metal,
+    /// This machine's NVIDIA GPU
+    Cuda,
 }
 
 impl Host {
@@ -34,6 +36,7 @@ impl Host {
         match self {
             Host::SoftMetal => "soft-metal",
             Host::Metal => "metal",
+            Host::Cuda => "cuda",
         }
     }
 
@@ -42,6 +45,7 @@ impl Host {
         match self {
             Host::SoftMetal => &["test", "--locked", "-p", "soft-metal"],
             Host::Metal => &["test", "--locked", "-p", "lily-engine", "--test", "metal"],
+            Host::Cuda => &["test", "--locked", "-p", "lily-engine", "--features", "cuda", "--test", "cuda"],
         }
     }
 
@@ -50,6 +54,7 @@ impl Host {
         match self {
             Host::SoftMetal => "conformance in three lane orders, races, whole models; clang, x86-64",
             Host::Metal => "conformance on the GPU, compiled by the system",
+            Host::Cuda => "conformance and lily-nano on the GPU; clang, PTX",
         }
     }
 }
@@ -60,10 +65,10 @@ pub fn kernels(root: &Path, host: Option<Host>) -> Result<()> {
 }
 
 /// Says where the present kernel text ran; with `record`, runs it here first and writes it down.
-pub fn verified(root: &Path, record: bool) -> Result<()> {
+pub fn verified(root: &Path, record: bool, host: Option<Host>) -> Result<()> {
     let hash = text_hash(root)?;
     if record {
-        let host = Host::of_this_machine();
+        let host = host.unwrap_or_else(Host::of_this_machine);
         kernels(root, Some(host))?;
         write_record(root, host, &hash)?;
     }

@@ -61,10 +61,14 @@ impl EngineOptions {
         match self.backend {
             BackendChoice::Auto if cfg!(target_os = "macos") => backend::metal_device(),
             BackendChoice::Metal => backend::metal_device(),
-            BackendChoice::Auto | BackendChoice::Cpu => {
-                Ok(Box::new(CpuDevice { mode: self.cpu, threads: self.threads }))
-            }
+            BackendChoice::Cuda => backend::cuda_device(),
+            BackendChoice::Auto => backend::cuda_device().or_else(|_| Ok(self.host())),
+            BackendChoice::Cpu => Ok(self.host()),
         }
+    }
+
+    fn host(&self) -> Box<dyn Device> {
+        Box::new(CpuDevice { mode: self.cpu, threads: self.threads })
     }
 }
 
@@ -206,6 +210,14 @@ impl Engine {
     /// The device, for people.
     pub fn device(&self) -> String {
         self.backend.describe()
+    }
+
+    /// Bytes per second that the device's own memory moves, measured now; `None` where it is the host's.
+    ///
+    /// # Errors
+    /// If the device has no memory left to measure with.
+    pub fn bandwidth(&mut self) -> Result<Option<f64>, EngineError> {
+        Ok(self.backend.bandwidth()?)
     }
 
     /// An empty session.

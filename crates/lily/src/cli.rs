@@ -394,6 +394,9 @@ pub struct BenchArgs {
     /// Runs of each
     #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub reps: usize,
+    /// Longest prefill chunk, in tokens [default: 512]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub chunk: Option<usize>,
     /// Seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

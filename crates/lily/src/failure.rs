@@ -4,7 +4,7 @@
 
 use lily_engine::backend::BackendError;
 use lily_engine::checkpoint::CheckpointError;
-use lily_engine::engine::EngineError;
+use lily_engine::engine::{AheadError, EngineError};
 use lily_engine::generate::GenerateError;
 use lily_engine::prompt::PromptError;
 use lily_engine::sampler::ParamsError;
@@ -122,7 +122,10 @@ impl From<BackendError> for Failure {
         let code = match error {
             BackendError::OutOfMemory { .. } | BackendError::TooLong { .. } => MEMORY,
             BackendError::Unknown { .. } => USAGE,
-            BackendError::Isa(_) | BackendError::NoMetal { .. } | BackendError::NoGpu { .. } => BACKEND,
+            BackendError::Isa(_)
+            | BackendError::NoMetal { .. }
+            | BackendError::NoCuda { .. }
+            | BackendError::NoGpu { .. } => BACKEND,
             BackendError::Shape(_) => MODEL,
             BackendError::Binding { .. }
             | BackendError::Compile { .. }
@@ -156,6 +159,15 @@ impl From<StartError> for Failure {
 impl From<ParamsError> for Failure {
     fn from(error: ParamsError) -> Self {
         Self::new(USAGE, error)
+    }
+}
+
+impl From<AheadError> for Failure {
+    fn from(error: AheadError) -> Self {
+        match error {
+            AheadError::Engine(error) => error.into(),
+            AheadError::Sample(error) => Self::new(FAILED, error),
+        }
     }
 }
 

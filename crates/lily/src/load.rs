@@ -32,7 +32,7 @@ pub struct EngineArgs {
 /// What to compute on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceArgs {
-    /// Backend: cpu, metal (a Mac's GPU), or auto, which is Metal on macOS and the CPU elsewhere
+    /// Backend: cpu, metal (a Mac's GPU), cuda (an NVIDIA GPU, in builds that have it), or auto, the best of these here
     #[arg(
         long,
         env = "LILY_BACKEND",

@@ -165,7 +165,7 @@ fn bench_writes_a_record() {
     assert_eq!(record["decode"][1]["context_tokens"], 8);
     let rate = &record["prefill"][0]["tokens_per_second"];
     assert!(rate["min"].as_f64() <= rate["median"].as_f64() && rate["median"].as_f64() <= rate["max"].as_f64());
-    assert!(record["read_bandwidth"].as_f64().unwrap() > 1e8);
+    assert!(record["bandwidth"].as_f64().unwrap() > 1e8);
     check_failure(&lily(&["bench", "--prefill", "0"]).output(), 2, "at least 1 token");
 }
 

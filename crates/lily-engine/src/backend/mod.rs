@@ -5,6 +5,8 @@
 //! not models, sessions or tokens.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod gpu;
 mod host;
 #[cfg(any(target_os = "macos", lily_fake_metal))]
@@ -34,7 +36,7 @@ pub enum BackendError {
     #[error(transparent)]
     Isa(#[from] cpu::isa::IsaError),
     /// There is no such backend in this build.
-    #[error("unknown backend `{name}`; expected auto, cpu or metal")]
+    #[error("unknown backend `{name}`; expected auto, cpu, metal or cuda")]
     Unknown {
         /// What was asked for.
         name: String,
@@ -44,6 +46,12 @@ pub enum BackendError {
     NoMetal {
         /// Operating system and architecture.
         system: String,
+    },
+    /// CUDA was asked for where it cannot be had.
+    #[error("the CUDA backend cannot be used: {message}; use --backend cpu")]
+    NoCuda {
+        /// Why.
+        message: String,
     },
     /// No device of this machine will do.
     #[error(
@@ -114,13 +122,15 @@ pub enum BackendError {
 /// Which backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// The best of this machine: Metal on macOS, the CPU elsewhere.
+    /// The best of this machine: Metal on macOS, an NVIDIA GPU where this build and the machine have what it takes, else the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
     /// The GPU of an Apple machine.
     Metal,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 impl FromStr for BackendChoice {
@@ -131,6 +141,7 @@ impl FromStr for BackendChoice {
             "auto" => Ok(BackendChoice::Auto),
             "cpu" => Ok(BackendChoice::Cpu),
             "metal" => Ok(BackendChoice::Metal),
+            "cuda" => Ok(BackendChoice::Cuda),
             name => Err(BackendError::Unknown { name: name.to_owned() }),
         }
     }
@@ -181,6 +192,17 @@ pub fn metal_device() -> Result<Box<dyn Device>, BackendError> {
     return Ok(Box::new(metal::MetalDevice::open()?));
     #[cfg(not(any(target_os = "macos", lily_fake_metal)))]
     Err(BackendError::NoMetal { system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) })
+}
+
+/// An NVIDIA GPU of this machine.
+///
+/// # Errors
+/// If this build has no CUDA backend, or the machine no driver or no GPU that it was made for.
+pub fn cuda_device() -> Result<Box<dyn Device>, BackendError> {
+    #[cfg(feature = "cuda")]
+    return Ok(Box::new(cuda::CudaDevice::open()?));
+    #[cfg(not(feature = "cuda"))]
+    Err(BackendError::NoCuda { message: "this build has none; build with `--features cuda`".into() })
 }
 
 /// A plan that a backend has made ready to run many times.
@@ -277,6 +299,14 @@ pub trait Backend: Send {
 
     /// Copies bytes out of a scratch buffer.
     fn read(&self, slot: Slot, out: &mut [u8]);
+
+    /// Bytes per second that its memory moves at most, measured now; `None` where that is the host's memory.
+    ///
+    /// # Errors
+    /// If the device has no memory left to measure with.
+    fn bandwidth(&mut self) -> Result<Option<f64>, BackendError> {
+        Ok(None)
+    }
 
     /// Copies bytes out of a scratch buffer that a submission may be using, but not writing these bytes.
     fn peek(&self, slot: Slot, out: &mut [u8]) {

@@ -45,6 +45,46 @@ pub fn stages(plan: &Plan) -> Vec<usize> {
     stages
 }
 
+/// For every dispatch the earlier ones that it must wait for, without those that others of them wait for already.
+pub fn edges(plan: &Plan) -> Vec<Vec<usize>> {
+    let mut touched: HashMap<BufferId, Vec<(Slot, bool, usize)>> = HashMap::new();
+    let mut edges: Vec<Vec<usize>> = Vec::with_capacity(plan.dispatches.len());
+    // All that a dispatch waits for, directly or not, a bit each.
+    let words = plan.dispatches.len().div_ceil(64);
+    let mut before: Vec<Vec<u64>> = Vec::with_capacity(plan.dispatches.len());
+    for (index, dispatch) in plan.dispatches.iter().enumerate() {
+        let waits = dispatch.bindings().flat_map(|(param, slot)| {
+            let earlier = touched.get(&slot.buffer).into_iter().flatten();
+            let conflicts =
+                earlier.filter(move |(s, writes, _)| (*writes || param.access.writes()) && s.overlaps(slot));
+            conflicts.map(|(_, _, index)| *index)
+        });
+        let mut waits: Vec<usize> = waits.collect();
+        waits.sort_unstable_by(|a, b| b.cmp(a));
+        waits.dedup();
+        let (mut all, mut direct) = (vec![0_u64; words], Vec::new());
+        for earlier in waits {
+            if all[earlier / 64] >> (earlier % 64) & 1 == 0 {
+                direct.push(earlier);
+                all.iter_mut().zip(&before[earlier]).for_each(|(all, bits)| *all |= bits);
+                all[earlier / 64] |= 1 << (earlier % 64);
+            }
+        }
+        for (param, slot) in dispatch.bindings() {
+            let writes = param.access.writes();
+            let touches = touched.entry(slot.buffer).or_default();
+            if writes {
+                // Whoever conflicts with what this covers waits for this, which waits for that.
+                touches.retain(|(s, _, i)| *i == index || !slot.covers(*s));
+            }
+            touches.push((slot, writes, index));
+        }
+        edges.push(direct);
+        before.push(all);
+    }
+    edges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +95,7 @@ mod tests {
     use crate::plan::{BufferTable, Home, Slot};
     use crate::shape::Shape;
     use crate::weights::{Float, Format};
+    use std::collections::BTreeSet;
 
     /// The definition, dispatch against dispatch.
     fn by_definition(plan: &Plan) -> Vec<usize> {
@@ -79,6 +120,30 @@ mod tests {
                 [model.prefill(64, true), model.prefill(1, false), model.decode(100, true), model.decode(39_000, false)]
             {
                 assert_eq!(stages(&plan), by_definition(&plan));
+            }
+        }
+    }
+
+    #[test]
+    fn edges_of_real_plans_order_every_conflict_and_no_edge_is_idle() {
+        let affine = |bits| Format::Affine { bits, group: 64, scale: Float::Bf16 };
+        let weights = outline(&with_layers(&Shape::qwen36_35b_a3b(), 8), affine(4), affine(8));
+        let model = Model::new(&weights, Traits::GPU, 64, 40_000);
+        for plan in [model.prefill(64, true), model.decode(100, true), model.decode(39_000, false)] {
+            let edges = edges(&plan);
+            let mut before: Vec<BTreeSet<usize>> = Vec::new();
+            for (j, later) in plan.dispatches.iter().enumerate() {
+                let mut all = BTreeSet::new();
+                for &i in &edges[j] {
+                    assert!(conflict(&plan.dispatches[i], later), "{i} and {j} do not conflict");
+                    assert!(edges[j].iter().all(|k| !before[*k].contains(&i)), "{i} before {j} follows from others");
+                    all.insert(i);
+                    all.extend(&before[i]);
+                }
+                for (i, earlier) in plan.dispatches[..j].iter().enumerate() {
+                    assert!(!conflict(earlier, later) || all.contains(&i), "{i} and {j} are not ordered");
+                }
+                before.push(all);
             }
         }
     }

@@ -8,7 +8,8 @@ use crate::output;
 use lily_engine::engine::Engine;
 use lily_engine::kernel::Step;
 use lily_engine::plan::report::Report;
-use lily_engine::sampler::philox;
+use lily_engine::sampler::{History, Sampler, SamplingParams, philox};
+use lily_engine::session::Session;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -46,7 +47,7 @@ struct Decode {
     tokens_per_second: Rate,
     /// Weights and state that a token touches by the plan, in the middle of the run.
     bytes_per_token: f64,
-    /// Share of the measured read bandwidth that these bytes come to.
+    /// Share of the measured bandwidth that these bytes come to.
     bandwidth_share: f64,
 }
 
@@ -58,11 +59,13 @@ struct Record {
     machine: Machine,
     device: String,
     threads: usize,
+    /// Longest prefill chunk.
+    chunk_tokens: usize,
     checkpoint: String,
     weight_bytes: usize,
     seed: u64,
-    /// Bytes per second that all threads together read.
-    read_bandwidth: f64,
+    /// Bytes per second that all threads together read, or that a copy within the device's own memory reads and writes.
+    bandwidth: f64,
     prefill: Vec<Prefill>,
     decode: Vec<Decode>,
 }
@@ -76,9 +79,11 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let checkpoint = args.model.open()?;
     let engine = EngineArgs { context: Some(longest), device: args.device.clone() };
-    let options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
-    let bandwidth = read_bandwidth(options.threads);
-    let mut bench = Bench { engine: Engine::new(checkpoint, &options)?, args, bandwidth };
+    let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
+    options.chunk_tokens = args.chunk.unwrap_or(options.chunk_tokens);
+    let mut engine = Engine::new(checkpoint, &options)?;
+    let bandwidth = engine.bandwidth()?.unwrap_or_else(|| read_bandwidth(options.threads));
+    let mut bench = Bench { engine, args, bandwidth };
     let bar = output::count_bar("measuring", (args.prefill.len() + args.context.len()) * args.reps);
     let mut prefill = Vec::new();
     for &tokens in &args.prefill {
@@ -95,10 +100,11 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         machine: Machine::this(),
         device: bench.engine.device(),
         threads: options.threads,
+        chunk_tokens: options.chunk_tokens,
         checkpoint: bench.engine.checkpoint().path().display().to_string(),
         weight_bytes: bench.engine.checkpoint().weight_bytes(),
         seed: args.seed,
-        read_bandwidth: bandwidth,
+        bandwidth,
         prefill,
         decode,
     };
@@ -147,7 +153,11 @@ impl Bench<'_> {
         for _ in 0..self.args.reps {
             let mut session = self.engine.fork(&base)?;
             let start = Instant::now();
-            rest.iter().try_for_each(|&token| self.engine.decode(&mut session, token))?;
+            if self.engine.model().traits.chooses_tokens {
+                self.decode_ahead(&mut session, rest.len())?;
+            } else {
+                rest.iter().try_for_each(|&token| self.engine.decode(&mut session, token))?;
+            }
             runs.push(rest.len() as f64 / start.elapsed().as_secs_f64());
             done();
         }
@@ -163,17 +173,25 @@ impl Bench<'_> {
             tokens_per_second,
         })
     }
+
+    /// Decodes as a generation does on a device that chooses tokens, greedily.
+    fn decode_ahead(&mut self, session: &mut Session, count: usize) -> Result<(), Failure> {
+        let sampler = Sampler::new(SamplingParams::greedy(), self.engine.model().shape.vocab)?;
+        let mut ahead = self.engine.ahead(session, &sampler, History { prompt: &[], generated: &[] })?;
+        (0..count).try_for_each(|_| ahead.next(true).map(|_| ()))?;
+        Ok(ahead.finish()?)
+    }
 }
 
 fn table(record: &Record) -> String {
     let mut text = format!(
-        "{} on {}\n{} ({:.2} GB of weights), commit {}\nread bandwidth {:.1} GB/s\n\n{:<22} {:>10} {:>22} {:>12} {:>12}\n",
+        "{} on {}\n{} ({:.2} GB of weights), commit {}\nmemory bandwidth {:.1} GB/s\n\n{:<22} {:>10} {:>22} {:>12} {:>12}\n",
         record.device,
         record.machine.processor,
         record.checkpoint,
         record.weight_bytes as f64 / 1e9,
         record.commit,
-        record.read_bandwidth / 1e9,
+        record.bandwidth / 1e9,
         "",
         "tokens/s",
         "min..max",

@@ -37,6 +37,9 @@ struct SmMeeting {
     ulong lane;
 };
 
+// The kernel whose thread this is uses so much of the arena.
+#define SM_ARENA_USED(bytes) *sm_thread.arena_used = bytes
+
 // One parameter of a kernel, for the host's checks.
 struct SmParameter {
     uint kind;     // sm::Kind

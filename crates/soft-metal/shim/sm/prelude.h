@@ -1,4 +1,4 @@
 // Everything that a rewritten kernel file needs.
 #pragma once
-#include "launch.h"
+#include "describe.h"
 #include "tensor.h"

@@ -1,9 +1,9 @@
-//! Entry functions: their parameters, their threadgroup variables, the wrappers that the run time calls; and function
-//! constants, which become globals that the host sets.
+//! Entry functions: their parameters, their threadgroup variables, the wrappers that a host launches; and function
+//! constants, which become globals that the host sets, or placeholders that it fills in.
 
 use super::items::{Attribute, Item, ItemKind};
 use super::tokens::Tokens;
-use super::{ConstantText, KernelText, RewriteError};
+use super::{ConstantText, KernelText, RewriteError, Target};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::ops::Range;
@@ -35,13 +35,18 @@ pub struct Exports {
     pub text: String,
     /// Kernels.
     pub kernels: Vec<KernelText>,
+    target: Target,
 }
 
-/// Turns `constant T NAME [[function_constant(n)]];` into globals that the host sets before a launch.
+/// Turns `constant T NAME [[function_constant(n)]];` into what the target has instead.
 ///
 /// # Errors
 /// If the type or index cannot be read, or an index is used twice.
-pub fn function_constants(tokens: &mut Tokens, items: &[Item]) -> Result<Vec<ConstantText>, RewriteError> {
+pub fn function_constants(
+    tokens: &mut Tokens,
+    items: &[Item],
+    target: Target,
+) -> Result<Vec<ConstantText>, RewriteError> {
     let mut constants: Vec<ConstantText> = Vec::new();
     for item in items.iter().filter(|i| i.kind == ItemKind::Other) {
         let Some(at) = item.tokens.clone().find(|i| tokens.text(*i) == "function_constant") else { continue };
@@ -58,7 +63,20 @@ pub fn function_constants(tokens: &mut Tokens, items: &[Item]) -> Result<Vec<Con
         if let Some(other) = constants.iter().find(|c| c.index == index) {
             return Err(tokens.error(at, format!("index {index} is taken by `{}`", other.name)));
         }
-        tokens.list[start].out = "static __global".into();
+        match target {
+            Target::SoftMetal => tokens.list[start].out = "static __global".into(),
+            Target::Ptx => {
+                // A call wherever the name is used; its value stands in the assembly as a name that the host replaces.
+                tokens.blank(item.tokens.clone());
+                let name = &item.name;
+                tokens.list[start].out = format!("SM_FUNCTION_CONSTANT({type_name}, {name}, {index})");
+                for i in (0..tokens.list.len()).filter(|i| !item.tokens.contains(i)).collect::<Vec<_>>() {
+                    if tokens.text(i) == name && ![".", "->"].contains(&tokens.before(i)) {
+                        tokens.list[i].out = format!("sm_constant_{name}()");
+                    }
+                }
+            }
+        }
         constants.push(ConstantText { index, name: item.name.clone(), type_name });
     }
     Ok(constants)
@@ -73,10 +91,11 @@ pub fn export(
     items: &[Item],
     attributes: &[Attribute],
     constants: &[ConstantText],
+    target: Target,
 ) -> Result<Exports, RewriteError> {
     let uses = Uses::of(tokens, items);
     let mut templates = HashMap::new();
-    let mut exports = Exports { text: String::new(), kernels: Vec::new() };
+    let mut exports = Exports { text: String::new(), kernels: Vec::new(), target };
     for item in items {
         match &item.kind {
             ItemKind::Function { kernel: true, template, parameters, body } => {
@@ -111,7 +130,9 @@ pub fn export(
             _ => {}
         }
     }
-    exports.constants(constants);
+    if target == Target::SoftMetal {
+        exports.constants(constants);
+    }
     Ok(exports)
 }
 
@@ -148,6 +169,21 @@ impl Exports {
         if self.kernels.iter().any(|k| k.name == name) {
             return Err(tokens.error(start, format!("two kernels are called `{name}`")));
         }
+        match self.target {
+            Target::SoftMetal => self.function(name, function, kernel),
+            Target::Ptx => self.entry(name, function, kernel),
+        }
+        self.kernels.push(KernelText {
+            name: name.to_owned(),
+            parameters: kernel.parameters.iter().map(|p| p.name.clone()).collect(),
+            constants: kernel.constants.clone(),
+            place: tokens.list[start].place.clone(),
+        });
+        Ok(())
+    }
+
+    /// The call of a kernel's function by a thread `t`, and the description of its parameters.
+    fn call(function: &str, kernel: &Kernel) -> (String, String) {
         let typed = |i: usize, p: &Parameter| {
             format!("sm::parameter_t<decltype({function}), {}>, sm::{}, {}", i + 1, p.kind, p.index)
         };
@@ -156,19 +192,36 @@ impl Exports {
             let _ = write!(arguments, ", sm::argument<{}>(*t)", typed(i, parameter));
             let _ = write!(described, "sm::describe<{}>(), ", typed(i, parameter));
         }
+        (format!("{function}({arguments})"), described)
+    }
+
+    /// The function that the software Metal calls for every thread.
+    fn function(&mut self, name: &str, function: &str, kernel: &Kernel) {
         let exported = "extern \"C\" __attribute__((visibility(\"default\")))";
-        let _ = writeln!(self.text, "{exported} void sm_run_{name}(const SmThread* t) {{ {function}({arguments}); }}");
+        let (call, described) = Self::call(function, kernel);
+        let _ = writeln!(self.text, "{exported} void sm_run_{name}(const SmThread* t) {{ {call}; }}");
         let _ = writeln!(
             self.text,
             "{exported} const __constant SmParameter sm_parameters_{name}[] = {{ {described}SmParameter{{}} }};"
         );
-        self.kernels.push(KernelText {
-            name: name.to_owned(),
-            parameters: kernel.parameters.iter().map(|p| p.name.clone()).collect(),
-            constants: kernel.constants.clone(),
-            place: tokens.list[start].place.clone(),
-        });
-        Ok(())
+    }
+
+    /// The entry of NVIDIA's assembly: the addresses of its buffers by value, then the argument struct by value.
+    fn entry(&mut self, name: &str, function: &str, kernel: &Kernel) {
+        let buffers = kernel.parameters.iter().filter(|p| p.kind == "BUFFER");
+        let most = buffers.clone().map(|p| p.index + 1).max().unwrap_or(1);
+        // The last buffer in constant memory; `sm::arguments_t` refuses any other.
+        let args = kernel.parameters.iter().position(|p| p.kind == "BUFFER" && p.index + 1 == most).unwrap_or(0);
+        let _ = writeln!(
+            self.text,
+            "static_assert(sizeof(sm::Buffers<{most}>) == 8 * {most}, \"instantiated here\"); \
+             extern \"C\" __kernel void sm_run_{name}(const sm::Buffers<{most}> buffers, \
+             const sm::arguments_t<sm::parameter_t<decltype({function}), {}>> args) {{ \
+             __local uchar sm_arena[16]; SmLaunch launch; SmThread who; \
+             sm::enter(launch, who, buffers, &args, sm_arena); const SmThread* t = &who; {}; }}",
+            args + 1,
+            Self::call(function, kernel).0
+        );
     }
 
     /// Adds the function that sets function constants.
@@ -331,7 +384,7 @@ fn place_variables(tokens: &Tokens, range: Range<usize>, end_before: &mut String
              \"threadgroup memory of one kernel is at most {THREADGROUP_BYTES_MAX} bytes\"); \
              threadgroup sm_type_{name}& {name} = \
              *(threadgroup sm_type_{name}*)(sm_thread.arena + sm_begin_{name}); \
-             *sm_thread.arena_used = sm_end_{name}; "
+             SM_ARENA_USED(sm_end_{name}); "
         );
         *end_before = format!("(uint)sm_end_{name}");
     }

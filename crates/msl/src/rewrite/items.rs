@@ -57,7 +57,7 @@ pub fn take_attributes(tokens: &mut Tokens) -> Result<Vec<Attribute>, RewriteErr
         while at < end - 1 {
             let name = tokens.text(at).to_owned();
             if !ATTRIBUTES.contains(&name.as_str()) {
-                return Err(tokens.error(at, format!("attribute `{name}` is not known to soft-metal")));
+                return Err(tokens.error(at, format!("attribute `{name}` is not known here")));
             }
             let mut value = String::new();
             at += 1;

@@ -4,45 +4,9 @@
 // Metal's overloads would be ambiguous otherwise; a scalar beside a vector is spread.
 #pragma once
 #include "convert.h"
+#include "scalar.h"
 
 namespace sm {
-
-// The function behind every float function is the C library's, in float.
-#define SM_UNARY_BUILTIN(name)                                                                                         \
-    SM_INLINE float name##_f32(float x) { return __builtin_##name##f(x); }
-SM_UNARY_BUILTIN(exp)
-SM_UNARY_BUILTIN(exp2)
-SM_UNARY_BUILTIN(log)
-SM_UNARY_BUILTIN(log2)
-SM_UNARY_BUILTIN(log10)
-SM_UNARY_BUILTIN(sin)
-SM_UNARY_BUILTIN(cos)
-SM_UNARY_BUILTIN(tan)
-SM_UNARY_BUILTIN(asin)
-SM_UNARY_BUILTIN(acos)
-SM_UNARY_BUILTIN(atan)
-SM_UNARY_BUILTIN(sinh)
-SM_UNARY_BUILTIN(cosh)
-SM_UNARY_BUILTIN(tanh)
-SM_UNARY_BUILTIN(sqrt)
-SM_UNARY_BUILTIN(floor)
-SM_UNARY_BUILTIN(ceil)
-SM_UNARY_BUILTIN(trunc)
-SM_UNARY_BUILTIN(rint)
-SM_UNARY_BUILTIN(round)
-SM_UNARY_BUILTIN(fabs)
-SM_INLINE float rsqrt_f32(float x) { return 1.0f / __builtin_sqrtf(x); }
-SM_INLINE float exp10_f32(float x) { return __builtin_exp2f(x * 3.32192809488736234787f); }
-SM_INLINE float fract_f32(float x) { return x - __builtin_floorf(x); }
-
-SM_INLINE float pow_f32(float x, float y) { return __builtin_powf(x, y); }
-SM_INLINE float powr_f32(float x, float y) { return __builtin_powf(x, y); }
-SM_INLINE float atan2_f32(float y, float x) { return __builtin_atan2f(y, x); }
-SM_INLINE float fmod_f32(float x, float y) { return __builtin_fmodf(x, y); }
-SM_INLINE float fmax_f32(float x, float y) { return __builtin_fmaxf(x, y); }
-SM_INLINE float fmin_f32(float x, float y) { return __builtin_fminf(x, y); }
-SM_INLINE float copysign_f32(float x, float y) { return __builtin_copysignf(x, y); }
-SM_INLINE float divide_f32(float x, float y) { return x / y; }
 
 template <class T>
 constexpr constant bool has_math = __is_same(element_t<T>, float) || __is_same(element_t<T>, half);
@@ -71,38 +35,40 @@ SM_INLINE T each(T x, T y, F f) {
     }
 }
 
-#define SM_FLOAT_1(name)                                                                                               \
+#define SM_FLOAT_1(how, name)                                                                                          \
     template <class T>                                                                                                 \
     SM_INLINE T name(T x) {                                                                                            \
         static_assert(sm::has_math<T>, #name " takes float or half; convert bfloat and integers to float first");      \
-        return sm::each(x, [](sm::element_t<T> e) { return (sm::element_t<T>)sm::name##_f32((float)e); });             \
+        return sm::each(x, [](sm::element_t<T> e) { return (sm::element_t<T>)sm::how::name##_f32((float)e); });        \
     }
-#define SM_FLOAT_2(name)                                                                                               \
+#define SM_FLOAT_2(how, name)                                                                                          \
     template <class T>                                                                                                 \
     SM_INLINE T name(T x, T y) {                                                                                       \
         static_assert(sm::has_math<T>, #name " takes float or half; convert bfloat and integers to float first");      \
         return sm::each(x, y, [](sm::element_t<T> a, sm::element_t<T> b) {                                             \
-            return (sm::element_t<T>)sm::name##_f32((float)a, (float)b);                                               \
+            return (sm::element_t<T>)sm::how::name##_f32((float)a, (float)b);                                          \
         });                                                                                                            \
     }
-#define SM_FLOAT_ALL                                                                                                   \
-    SM_FLOAT_1(exp) SM_FLOAT_1(exp2) SM_FLOAT_1(exp10) SM_FLOAT_1(log) SM_FLOAT_1(log2) SM_FLOAT_1(log10)              \
-    SM_FLOAT_1(sin) SM_FLOAT_1(cos) SM_FLOAT_1(tan) SM_FLOAT_1(asin) SM_FLOAT_1(acos) SM_FLOAT_1(atan)                 \
-    SM_FLOAT_1(sinh) SM_FLOAT_1(cosh) SM_FLOAT_1(tanh) SM_FLOAT_1(sqrt) SM_FLOAT_1(rsqrt) SM_FLOAT_1(floor)            \
-    SM_FLOAT_1(ceil) SM_FLOAT_1(trunc) SM_FLOAT_1(rint) SM_FLOAT_1(round) SM_FLOAT_1(fabs) SM_FLOAT_1(fract)           \
-    SM_FLOAT_2(pow) SM_FLOAT_2(powr) SM_FLOAT_2(atan2) SM_FLOAT_2(fmod) SM_FLOAT_2(fmax) SM_FLOAT_2(fmin)              \
-    SM_FLOAT_2(copysign) SM_FLOAT_2(divide)
+#define SM_FLOAT_ALL(how)                                                                                              \
+    SM_FLOAT_1(how, exp) SM_FLOAT_1(how, exp2) SM_FLOAT_1(how, exp10) SM_FLOAT_1(how, log) SM_FLOAT_1(how, log2)       \
+    SM_FLOAT_1(how, log10) SM_FLOAT_1(how, sin) SM_FLOAT_1(how, cos) SM_FLOAT_1(how, tan) SM_FLOAT_1(how, asin)        \
+    SM_FLOAT_1(how, acos) SM_FLOAT_1(how, atan) SM_FLOAT_1(how, sinh) SM_FLOAT_1(how, cosh)                            \
+    SM_FLOAT_1(how, tanh) SM_FLOAT_1(how, sqrt) SM_FLOAT_1(how, rsqrt) SM_FLOAT_1(how, floor)                          \
+    SM_FLOAT_1(how, ceil) SM_FLOAT_1(how, trunc) SM_FLOAT_1(how, rint) SM_FLOAT_1(how, round)                          \
+    SM_FLOAT_1(how, fabs) SM_FLOAT_1(how, fract) SM_FLOAT_2(how, pow) SM_FLOAT_2(how, powr)                            \
+    SM_FLOAT_2(how, atan2) SM_FLOAT_2(how, fmod) SM_FLOAT_2(how, fmax) SM_FLOAT_2(how, fmin)                           \
+    SM_FLOAT_2(how, copysign) SM_FLOAT_2(how, divide)
 
 } // namespace sm
 
 namespace metal {
 
-SM_FLOAT_ALL
+SM_FLOAT_ALL(accurate)
 namespace precise {
-SM_FLOAT_ALL
+SM_FLOAT_ALL(accurate)
 }
 namespace fast {
-SM_FLOAT_ALL
+SM_FLOAT_ALL(approximate)
 }
 
 #define SM_ORDER_2(name, expression)                                                                                   \

@@ -14,6 +14,15 @@ mod vectors;
 pub use tokens::Place;
 use tokens::Tokens;
 
+/// What the text is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The software Metal: function constants are globals, and a function for each kernel takes a thread.
+    SoftMetal,
+    /// NVIDIA's assembly: function constants are placeholders in it, kernels are its entries.
+    Ptx,
+}
+
 /// Why a text was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
@@ -69,15 +78,15 @@ pub struct Rewritten {
 ///
 /// # Errors
 /// At the first construct that is not understood, or that Apple's compiler would refuse.
-pub fn rewrite(preprocessed: &str) -> Result<Rewritten, RewriteError> {
+pub fn rewrite(preprocessed: &str, target: Target) -> Result<Rewritten, RewriteError> {
     let mut tokens = Tokens::parse(preprocessed)?;
     let attributes = items::take_attributes(&mut tokens)?;
     let items = items::find(&tokens, &attributes)?;
     lint::check(&tokens, &items)?;
-    let constants = kernels::function_constants(&mut tokens, &items)?;
-    let exports = kernels::export(&mut tokens, &items, &attributes, &constants)?;
+    let constants = kernels::function_constants(&mut tokens, &items, target)?;
+    let exports = kernels::export(&mut tokens, &items, &attributes, &constants, target)?;
     vectors::rewrite(&mut tokens)?;
-    let mut text = String::from("#include \"sm/prelude.h\"\n");
+    let mut text = String::from("#include \"prelude.h\"\n");
     text.push_str("#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)\n");
     text.push_str(&tokens.render());
     text.push_str("\n#pragma clang attribute pop\n#line 1 \"generated\"\n");

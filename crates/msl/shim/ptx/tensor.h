@@ -1,0 +1,3 @@
+// Placeholder.
+#pragma once
+#include "matrix.h"
