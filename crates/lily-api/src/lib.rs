@@ -15,6 +15,7 @@ pub mod event;
 mod fields;
 pub mod finish;
 pub mod fold;
+pub mod history;
 pub mod messages;
 pub mod output;
 pub mod reasoning;

@@ -145,6 +145,8 @@ pub struct OutputParser {
     /// Reasoning was ended by a call, so its closer may still come.
     closer_is_due: bool,
     reasoning_tokens: usize,
+    /// Where the answer began, in bytes of all text.
+    answer_start: Option<usize>,
     /// Pieces of earlier calls in the caller's list, which are not added to.
     settled: usize,
 }
@@ -176,6 +178,7 @@ impl OutputParser {
             after_call: false,
             closer_is_due: false,
             reasoning_tokens: 0,
+            answer_start: None,
             settled: 0,
         })
     }
@@ -227,6 +230,12 @@ impl OutputParser {
     /// Tokens pushed while the text was inside the reasoning block, the closing tag's included.
     pub fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
+    }
+
+    /// How many bytes the model wrote before its answer began: the reasoning, its tags and the layout after them. None while
+    /// there is no answer.
+    pub fn answer_start(&self) -> Option<usize> {
+        self.answer_start
     }
 
     fn advance(&mut self, ended: bool, out: &mut Vec<Piece>) {

@@ -150,6 +150,9 @@ impl OutputParser {
         if text.is_empty() {
             return None;
         }
+        if self.answer_start.is_none() {
+            self.answer_start = Some(self.queue.resolved());
+        }
         if !self.takes_calls {
             return self.pass(text, out);
         }

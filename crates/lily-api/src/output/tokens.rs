@@ -68,6 +68,11 @@ impl TokenQueue {
         }
     }
 
+    /// Bytes of text that have been shown or swallowed.
+    pub fn resolved(&self) -> usize {
+        self.resolved
+    }
+
     /// Tokens for the piece that is made now.
     pub fn take(&mut self) -> Vec<(Channel, TokenLogprob)> {
         std::mem::take(&mut self.ready)
