@@ -117,6 +117,7 @@ fn api_routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/completions", post(generate::completions)),
         ("/responses", post(generate::responses)),
         ("/messages", post(generate::messages)),
+        ("/messages/count_tokens", post(text::count_tokens)),
         ("/models", get(models::list)),
         ("/models/{*id}", get(models::one)),
         ("/tokenize", post(text::tokenize)),

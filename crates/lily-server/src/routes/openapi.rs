@@ -34,11 +34,12 @@ const fn row(
 }
 
 /// Routes that are there with and without `/v1`.
-const API: [Operation; 9] = [
+const API: [Operation; 10] = [
     row("post", "/chat/completions", "OpenAI chat completions", Some(&["messages"]), EVENTS, GENERATION_ERRORS),
     row("post", "/completions", "OpenAI completions of plain text", Some(&["prompt"]), EVENTS, GENERATION_ERRORS),
     row("post", "/responses", "OpenAI Responses, without state", Some(&["input"]), EVENTS, GENERATION_ERRORS),
     row("post", "/messages", "Anthropic Messages", Some(&["messages", "max_tokens"]), EVENTS, GENERATION_ERRORS),
+    row("post", "/messages/count_tokens", "Tokens of a Messages request", Some(&["messages"]), JSON, TEXT_ERRORS),
     row("get", "/models", "The model under each of its names", None, JSON, &[401, 403, 503]),
     row("get", "/models/{id}", "One of them", None, JSON, &[401, 403, 404, 503]),
     row("post", "/tokenize", "Tokens of `content`, or of the prompt of `messages`", Some(&[]), JSON, TEXT_ERRORS),

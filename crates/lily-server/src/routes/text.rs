@@ -1,6 +1,6 @@
-//! Text and tokens without generating: tokenize, detokenize, apply-template.
+//! Text and tokens without generating: tokenize, detokenize, apply-template, and Anthropic's count of tokens.
 //!
-//! Field names are those of llama-server and of vLLM both; answers have each under both names.
+//! Field names of the first three are those of llama-server and of vLLM both; answers have each under both names.
 
 use crate::app::App;
 use crate::prepare;
@@ -30,6 +30,21 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, headers: HeaderMap, 
 /// The prompt of a chat, as text.
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
     reply(prompt_of(&app, &headers, body).await)
+}
+
+/// How many tokens the prompt of a Messages request has.
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
+    match count_of(&app, &headers, body).await {
+        Ok(count) => json(StatusCode::OK, &lily_api::messages::token_count(count)),
+        Err(error) => refusal(&error, Api::Messages),
+    }
+}
+
+async fn count_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<usize, ApiError> {
+    app.model()?;
+    let body = body::read(&app.options.limits, headers, body).await?;
+    let request = parse(app, Api::Messages, &body)?;
+    Ok(blocking(app, request, prepare::prompt).await?.1?.tokens.len())
 }
 
 fn reply(answer: Result<Value, ApiError>) -> Response {
