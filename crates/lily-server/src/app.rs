@@ -7,7 +7,7 @@ use crate::model::ServedModel;
 use crate::options::ServerOptions;
 use crate::refused::Pace;
 use crate::reply::{api_of, refusal};
-use crate::routes::{generate, health, models, openapi, text};
+use crate::routes::{generate, health, models, openapi, page, text};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method};
@@ -129,6 +129,7 @@ fn api_routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
 /// Routes about the server itself.
 fn server_routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     vec![
+        ("/", get(page::page)),
         ("/health", get(health::health)),
         ("/ready", get(health::ready)),
         ("/metrics", get(health::metrics)),

@@ -129,3 +129,33 @@ fn a_server_without_its_model_says_so() {
     server.server.serve_model(Setup::default().model());
     assert_eq!(server.get("/ready").status, 200);
 }
+
+#[test]
+fn the_page_asks_nothing_of_anybody_else() {
+    let server = Setup::default().start();
+    let answer = server.get("/");
+    assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = answer.header("content-security-policy").unwrap();
+    for rule in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+        assert!(policy.contains(rule), "{policy}");
+    }
+    let page = answer.text();
+    assert!(page.contains("v1/chat/completions") && page.ends_with("</html>\n"));
+    // Nothing is loaded, and no text becomes HTML.
+    for foreign in [
+        "<script src",
+        "<link rel=\"stylesheet\"",
+        "@import",
+        "url(http",
+        "<img",
+        "<iframe",
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+    ] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    assert_eq!(server.connect().request("HEAD", "/", &[], None).status, 200, "Claude Code asks so");
+}

@@ -48,7 +48,8 @@ const API: [Operation; 10] = [
 ];
 
 /// Routes about the server itself.
-const SERVER: [Operation; 4] = [
+const SERVER: [Operation; 5] = [
+    row("get", "/", "The chat page", None, "text/html", &[403]),
     row("get", "/health", "Alive", None, JSON, &[403]),
     row("get", "/ready", "Loaded, warmed up and not ending", None, JSON, &[403, 503]),
     row("get", "/metrics", "Figures for Prometheus", None, "text/plain", &[401, 403]),
