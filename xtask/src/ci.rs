@@ -57,11 +57,17 @@ fn mutations(root: &Path) -> Result<()> {
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) { mutants::sample(root) } else { Ok(()) }
 }
 
-/// Writes what is generated from the kernel contracts: the tests that compare it write it when asked to.
+/// Writes what is generated from the kernel contracts and from the tables of request fields: the tests that compare it write it
+/// when asked to.
 pub fn codegen(root: &Path) -> Result<()> {
-    for target in [["--lib", "codegen"].as_slice(), &["--test", "kernel_table"]] {
+    let tests = [
+        ["lily-engine", "--lib", "codegen"],
+        ["lily-engine", "--test", "kernel_table"],
+        ["lily-api", "--lib", "the_fields_in_the_docs"],
+    ];
+    for test_arguments in tests {
         let mut test = Command::new("cargo");
-        test.args(["test", "--package", "lily-engine"]).args(target).env("LILY_WRITE_GENERATED", "1");
+        test.args(["test", "--package"]).args(test_arguments).env("LILY_WRITE_GENERATED", "1");
         succeed(test.current_dir(root))?;
     }
     Ok(())

@@ -18,16 +18,16 @@ pub mod fold;
 pub mod history;
 pub mod messages;
 pub mod output;
-pub mod reasoning;
 pub mod request;
 pub mod responses;
+mod schema;
 pub mod stop;
 #[cfg(test)]
 mod tests;
-pub mod text;
 
 pub use error::{Api, ApiError, ErrorKind};
 pub use event::SseEvent;
+pub use schema::schema;
 
 /// Parses the body of a request to `api`.
 ///

@@ -3,8 +3,7 @@
 use crate::constraint::Rules;
 use crate::model::ServedModel;
 use lily_api::error::{ApiError, ErrorKind};
-use lily_api::output::{OutputOptions, OutputParser};
-use lily_api::reasoning::Start;
+use lily_api::output::{OutputOptions, OutputParser, Start};
 use lily_api::request::{Conversation, Input, Prefill, Prompt as Text, Request, Sampling, ToolChoice};
 use lily_engine::constraint::Constraint;
 use lily_engine::generate;

@@ -4,8 +4,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::sampling::SamplingArgs;
-use lily_api::reasoning::{ReasoningDelta, Start};
-use lily_api::text::AnswerStream;
+use lily_api::output::{Delta, OutputOptions, OutputParser, Piece, Start};
 use lily_engine::engine::Engine;
 use lily_engine::generate::{Event, Halt, Request, Summary, generate};
 use lily_engine::prompt::{Prompt, Prompter};
@@ -53,7 +52,7 @@ impl Chat {
         messages: &[Value],
         thinking: Option<bool>,
         sampling: &SamplingArgs,
-        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+        show: &mut dyn FnMut(&Delta) -> Result<(), Failure>,
     ) -> Result<Answer, Failure> {
         let mut input = ChatInput::new(Value::Array(messages.to_vec()));
         if let Some(thinking) = thinking {
@@ -69,7 +68,7 @@ impl Chat {
         &mut self,
         text: &str,
         sampling: &SamplingArgs,
-        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+        show: &mut dyn FnMut(&Delta) -> Result<(), Failure>,
     ) -> Result<Answer, Failure> {
         let prompt = self.prompter.plain(text)?;
         self.generate(prompt, None, sampling, show)
@@ -80,9 +79,11 @@ impl Chat {
         prompt: Prompt,
         start: Option<Start>,
         sampling: &SamplingArgs,
-        show: &mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+        show: &mut dyn FnMut(&Delta) -> Result<(), Failure>,
     ) -> Result<Answer, Failure> {
-        let mut stream = AnswerStream::new(start, &sampling.stop).map_err(Failure::usage)?;
+        let options = OutputOptions { start, stop: &sampling.stop, conversation: None, call_prefix: String::new() };
+        let mut parser = OutputParser::new(options).map_err(Failure::usage)?;
+        let mut pieces = Vec::new();
         let tokenizer = self.prompter.tokenizer();
         let request = Request {
             prompt: prompt.tokens,
@@ -104,8 +105,9 @@ impl Chat {
                 Event::Prefill { done_tokens, .. } if done_tokens > 0 => bar.set_position(done_tokens as u64),
                 Event::Prefill { .. } => {}
                 Event::Token { token, .. } => {
-                    answer.take(&stream.push(detokenizer.push(token.id)));
-                    if stream.stopped().is_some() {
+                    parser.push(detokenizer.push(token.id).as_bytes(), None, &mut pieces);
+                    answer.take(&mut pieces);
+                    if parser.stopped().is_some() {
                         return ControlFlow::Break(Halt::StopString);
                     }
                 }
@@ -113,9 +115,9 @@ impl Chat {
             let over = interrupt.is_raised() || answer.failure.is_some();
             if over { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
         })?;
-        let rest = stream.push(detokenizer.finish());
-        answer.take(&rest);
-        answer.take(&stream.finish());
+        parser.push(detokenizer.finish().as_bytes(), None, &mut pieces);
+        parser.finish(&mut pieces);
+        answer.take(&mut pieces);
         match answer.failure {
             Some(failure) => Err(failure),
             None => Ok(Answer { reasoning: answer.reasoning, text: answer.content, summary }),
@@ -125,7 +127,7 @@ impl Chat {
 
 /// The text so far, and where it is shown.
 struct Text<'a> {
-    show: &'a mut dyn FnMut(&ReasoningDelta) -> Result<(), Failure>,
+    show: &'a mut dyn FnMut(&Delta) -> Result<(), Failure>,
     reasoning: String,
     content: String,
     /// The first failure to show it.
@@ -133,12 +135,17 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    fn take(&mut self, delta: &ReasoningDelta) {
-        self.reasoning.push_str(&delta.reasoning);
-        self.content.push_str(&delta.content);
-        let nothing = delta.reasoning.is_empty() && delta.content.is_empty();
-        if !nothing && self.failure.is_none() {
-            self.failure = (self.show)(delta).err();
+    fn take(&mut self, pieces: &mut Vec<Piece>) {
+        for Piece { delta, .. } in pieces.drain(..) {
+            match &delta {
+                Delta::Reasoning(text) => self.reasoning.push_str(text),
+                Delta::Content(text) => self.content.push_str(text),
+                // There are no functions to call.
+                Delta::ToolCall { .. } | Delta::Arguments { .. } => {}
+            }
+            if self.failure.is_none() {
+                self.failure = (self.show)(&delta).err();
+            }
         }
     }
 }

@@ -4,4 +4,5 @@ mod encode;
 mod parse;
 
 pub use encode::CompletionsEncoder;
+pub(crate) use parse::TABLES;
 pub use parse::parse;

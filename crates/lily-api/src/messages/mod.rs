@@ -4,6 +4,7 @@ mod encode;
 mod parse;
 
 pub use encode::MessagesEncoder;
+pub(crate) use parse::TABLES;
 pub use parse::parse;
 
 use serde_json::{Value, json};

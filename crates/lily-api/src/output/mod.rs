@@ -2,6 +2,22 @@
 //!
 //! [`OutputParser`] takes bytes as they are generated and returns [`Piece`]s. However the bytes are split, the pieces join to
 //! the same texts; no piece ends inside a character; nothing the model writes is an error.
+//!
+//! # Reasoning
+//! The family thinks between `<think>` and `</think>`. Its template usually ends the prompt with the opened tag, so the text
+//! starts inside ([`Start::Reasoning`]); otherwise the text may open the block itself, before anything but white space. A tool call
+//! ends reasoning without its closer. Newlines next to the tags are layout and left out, but at the end of a text that ends
+//! inside. After the block, its tags are ordinary text, but for closers before the answer's first word.
+//!
+//! # Tool calls
+//! Where the request has functions, `<tool_call>` with a function's tag behind it begins a call; alone it is text. Arguments
+//! are typed by the function's schema and always join to one JSON object. What the model gets wrong is forgiven: closers that
+//! are missing or too many, the opener forgotten, JSON instead of tags. White space between answer and call is left out, and so is a
+//! call that ends before it has a name.
+//!
+//! # Stop strings
+//! They are looked for in the answer's text only: in reasoning or arguments, a blank line or a word would end most answers
+//! before they begin, or leave half a call.
 
 mod arguments;
 mod call;
@@ -16,12 +32,20 @@ mod tokens;
 
 use serde_json::Value;
 
-use crate::reasoning::Start;
 use crate::request::{Conversation, Input, Request, ToolChoice};
 use crate::stop::StopError;
 use content::ContentStage;
 use scan::Phase;
 use tokens::TokenQueue;
+
+/// Where the model's text starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The prompt opened the reasoning block.
+    Reasoning,
+    /// The prompt did not; the text may.
+    Content,
+}
 
 /// What one piece of an answer adds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ mod object;
 mod parse;
 
 pub use encode::ResponsesEncoder;
+pub(crate) use parse::TABLES;
 pub use parse::parse;
 
 /// What stands before reasoning that a client carries from answer to answer in `encrypted_content`. The field is the one that

@@ -1,14 +1,14 @@
 //! The crate from outside: bodies in, answers out, as clients read them.
 
 mod clients;
+mod docs;
 mod requests;
 mod streams;
 mod transcripts;
 
 use crate::encode::{Context, ReasoningField, encoder};
 use crate::finish::{CacheSources, Finish, FinishReason, Timings, Usage};
-use crate::output::{OutputOptions, OutputParser, Piece, TokenLogprob};
-use crate::reasoning::Start;
+use crate::output::{OutputOptions, OutputParser, Piece, Start, TokenLogprob};
 use crate::request::Request;
 use crate::{Api, SseEvent, parse};
 use serde_json::{Value, json};

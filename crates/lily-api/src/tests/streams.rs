@@ -2,6 +2,7 @@
 
 use super::{APIS, body, clients, finish, pieces, request, stream, whole};
 use crate::Api;
+use crate::encode::{Context, ReasoningField, encoder};
 use crate::finish::FinishReason;
 use crate::output::tests::{cut, markup};
 use proptest::prelude::*;
@@ -73,6 +74,32 @@ fn an_answer_that_was_cut_says_length_whatever_it_holds() {
         (responses(FinishReason::Stop), responses(FinishReason::Length)),
         (json!("completed"), json!("incomplete"))
     );
+}
+
+#[test]
+fn reasoning_has_the_name_that_the_server_is_told() {
+    let request = request(Api::Chat, &full(Api::Chat, true));
+    let pieces = pieces(&request, &[b"Hm.", b"</think>", b"Yes."]);
+    let rows: [(ReasoningField, &[&str]); 4] = [
+        (ReasoningField::ReasoningContent, &["reasoning_content"]),
+        (ReasoningField::Reasoning, &["reasoning"]),
+        (ReasoningField::Both, &["reasoning", "reasoning_content"]),
+        (ReasoningField::None, &[]),
+    ];
+    for (reasoning_field, names) in rows {
+        let context = Context { reasoning_field, ..super::context() };
+        let whole = encoder(&request, context.clone()).whole(&pieces, &finish(FinishReason::Stop));
+        let message = &whole["choices"][0]["message"];
+        let sent: Vec<&str> =
+            ["reasoning", "reasoning_content"].into_iter().filter(|name| message[*name] == "Hm.").collect();
+        assert_eq!((sent.as_slice(), &message["content"]), (names, &json!("Yes.")));
+        let mut events = Vec::new();
+        let mut encoder = encoder(&request, context);
+        encoder.start(&mut events);
+        pieces.iter().for_each(|piece| encoder.delta(piece, &mut events));
+        encoder.finish(&finish(FinishReason::Stop), &mut events);
+        assert_eq!(clients::fold(Api::Chat, &events), whole);
+    }
 }
 
 proptest! {

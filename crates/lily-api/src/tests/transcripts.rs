@@ -48,17 +48,17 @@ fn without_tools(body: &mut Value) {
 }
 
 #[test]
-fn chat() {
+fn chat_in_the_order_of_openai() {
     insta::assert_snapshot!(transcript(Api::Chat, |body| body["stream_options"] = json!({"include_usage": true})));
 }
 
 #[test]
-fn chat_logprobs() {
+fn chat_with_logprobs() {
     insta::assert_snapshot!(transcript(Api::Chat, |body| body["logprobs"] = json!(true)));
 }
 
 #[test]
-fn completions() {
+fn completions_with_a_stop_string() {
     insta::assert_snapshot!(transcript(Api::Completions, |body| {
         body["logprobs"] = json!(1);
         body["stop"] = json!("<tool_call>");
@@ -66,12 +66,12 @@ fn completions() {
 }
 
 #[test]
-fn messages() {
+fn messages_of_anthropic() {
     insta::assert_snapshot!(transcript(Api::Messages, |_| {}));
 }
 
 #[test]
-fn responses() {
+fn responses_of_openai() {
     insta::assert_snapshot!(transcript(Api::Responses, without_tools));
 }
 
@@ -85,7 +85,7 @@ fn responses_as_codex_asks() {
 }
 
 #[test]
-fn failures() {
+fn failures_of_every_api() {
     let mut text = String::new();
     for api in super::APIS {
         let mut events = Vec::new();

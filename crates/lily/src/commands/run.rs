@@ -5,7 +5,7 @@ use crate::cli::RunArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
-use lily_api::reasoning::ReasoningDelta;
+use lily_api::output::Delta;
 use lily_engine::generate::{FinishReason, Summary};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read};
@@ -17,7 +17,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::install()?;
     let mut chat = Chat::new(args.engine.engine(checkpoint)?, interrupt)?;
     let mut printer = Printer { quiet: args.json, ..Printer::default() };
-    let mut show = |delta: &ReasoningDelta| printer.show(delta);
+    let mut show = |delta: &Delta| printer.show(delta);
     let answer = if args.raw {
         chat.complete(&prompt, &args.sampling, &mut show)?
     } else {
@@ -72,21 +72,24 @@ pub struct Printer {
 
 impl Printer {
     /// Shows a piece.
-    pub fn show(&mut self, delta: &ReasoningDelta) -> Result<(), Failure> {
+    pub fn show(&mut self, delta: &Delta) -> Result<(), Failure> {
         if self.quiet {
             return Ok(());
         }
-        if !delta.reasoning.is_empty() && output::stderr_is_terminal() {
-            eprint!("{}", output::dim(&delta.reasoning));
-            self.reasoned = true;
-        }
-        if !delta.content.is_empty() {
-            if self.reasoned && !self.started {
-                eprint!("\n\n");
+        match delta {
+            Delta::Reasoning(text) if output::stderr_is_terminal() => {
+                eprint!("{}", output::dim(text));
+                self.reasoned = true;
             }
-            self.started = true;
-            self.ends_in_newline = delta.content.ends_with('\n');
-            output::write(&delta.content)?;
+            Delta::Content(text) => {
+                if self.reasoned && !self.started {
+                    eprint!("\n\n");
+                }
+                self.started = true;
+                self.ends_in_newline = text.ends_with('\n');
+                output::write(text)?;
+            }
+            _ => {}
         }
         Ok(())
     }
