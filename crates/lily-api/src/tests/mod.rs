@@ -2,6 +2,7 @@
 
 mod clients;
 mod docs;
+mod fuzz;
 mod requests;
 mod streams;
 mod transcripts;

@@ -425,7 +425,7 @@ fn anything() -> impl Strategy<Value = Value> {
 }
 
 /// All places of a value, outside in.
-fn places(value: &Value, at: &str, out: &mut Vec<String>) {
+pub(super) fn places(value: &Value, at: &str, out: &mut Vec<String>) {
     out.push(at.to_owned());
     match value {
         Value::Array(list) => list.iter().enumerate().for_each(|(i, v)| places(v, &format!("{at}/{i}"), out)),
@@ -437,7 +437,7 @@ fn places(value: &Value, at: &str, out: &mut Vec<String>) {
 }
 
 /// A body with everything in it, to be broken.
-pub(super) fn rich(api: Api) -> Value {
+fn rich(api: Api) -> Value {
     let mut body = body(api);
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     match api {
