@@ -115,7 +115,7 @@ fn corpus_of_model_texts() {
 
 #[test]
 fn fuzz_model_texts() {
-    fuzz("output", markup().prop_map(String::into_bytes), ".txt", |_, bytes, cuts| output_laws(bytes, cuts));
+    fuzz("output", markup().prop_map(String::into_bytes), ".bytes", |_, bytes, cuts| output_laws(bytes, cuts));
 }
 
 fn api_of(path: &Path) -> Api {
