@@ -53,6 +53,15 @@ pub struct Prompt {
     pub in_reasoning: bool,
 }
 
+/// A part of a rendered chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Text to encode, by itself.
+    Text(&'a str),
+    /// Text whose tokens are known: those that a model wrote, which encoding its text may not give.
+    Tokens(&'a [u32]),
+}
+
 /// A checkpoint's tokenizer and chat template.
 #[derive(Debug)]
 pub struct Prompter {
@@ -102,7 +111,7 @@ impl Prompter {
     /// # Errors
     /// No template, or a chat that it refuses.
     pub fn chat(&self, input: &ChatInput) -> Result<Prompt, PromptError> {
-        self.encode(&self.render(input)?)
+        self.encode(&[Part::Text(&self.render(input)?)])
     }
 
     /// The text of a chat's prompt.
@@ -118,14 +127,22 @@ impl Prompter {
         Ok(template.render(input)?)
     }
 
-    /// A rendered chat as a prompt. The text may go on after what the template wrote, with the beginning of the answer.
+    /// A rendered chat as a prompt, from its parts in order. It may go on after what the template wrote, with the beginning of
+    /// the answer.
     ///
     /// # Errors
     /// If the text cannot be encoded.
-    pub fn encode(&self, text: &str) -> Result<Prompt, PromptError> {
-        let tokens = self.tokenizer.encode(text, ControlTokens::Recognise)?;
+    pub fn encode(&self, parts: &[Part<'_>]) -> Result<Prompt, PromptError> {
+        let mut tokens = Vec::new();
+        for part in parts {
+            match part {
+                Part::Text(text) => tokens.extend(self.tokenizer.encode(text, ControlTokens::Recognise)?),
+                Part::Tokens(known) => tokens.extend_from_slice(known),
+            }
+        }
         let boundaries = self.message_start.map_or_else(Vec::new, |start| boundaries(&tokens, start));
-        Ok(Prompt { tokens, boundaries, in_reasoning: text.trim_end().ends_with("<think>") })
+        let in_reasoning = matches!(parts.last(), Some(Part::Text(text)) if text.trim_end().ends_with("<think>"));
+        Ok(Prompt { tokens, boundaries, in_reasoning })
     }
 
     /// Plain text as a prompt, without a template.

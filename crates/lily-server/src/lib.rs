@@ -12,6 +12,7 @@ mod explain;
 mod guard;
 mod io;
 mod listen;
+mod memory;
 mod metrics;
 mod model;
 mod options;

@@ -2,6 +2,7 @@
 
 use crate::constraint::{Grammars, Marks};
 use crate::metrics::Metrics;
+use lily_api::history::History;
 use lily_engine::engine::Engine;
 use lily_engine::generate::Request;
 use lily_engine::prompt::{PromptError, Prompter};
@@ -9,8 +10,11 @@ use lily_engine::sampler::SamplingParams;
 use lily_engine::scheduler::{Job, JobError, JobEvent, Refused, Scheduler, SchedulerOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
+
+/// Most bytes of answers that are remembered as they were written.
+const HISTORY_BYTES: usize = 32 << 20;
 
 /// Why a model cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,8 @@ pub struct ServedModel {
     pub(crate) marks: Arc<Marks>,
     /// Tells answers of this checkpoint and version from others.
     pub(crate) fingerprint: String,
+    /// What the model wrote lately.
+    history: Mutex<History>,
     /// Made when a request first needs them.
     grammars: OnceLock<Result<Grammars, String>>,
 }
@@ -60,6 +66,7 @@ impl ServedModel {
             sampling: SamplingParams::of_checkpoint(&engine.checkpoint().generation),
             marks: Arc::new(Marks::new(&prompter, vocab)),
             fingerprint: fingerprint(&engine),
+            history: Mutex::new(History::new(HISTORY_BYTES)),
             grammars: OnceLock::new(),
             scheduler: Scheduler::start(engine, options).map_err(StartError::Thread)?,
             prompter,
@@ -80,6 +87,12 @@ impl ServedModel {
         self.scheduler.submit(Job { request, ..Job::default() }, Box::new(sink))?;
         receiver.recv().unwrap_or(Err(JobError::ShutDown))?;
         Ok(())
+    }
+
+    /// What the model wrote lately.
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        // Whoever broke down with it left a memory that may lack something; it is one all the same.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Grammars over this model's tokens.

@@ -1,13 +1,15 @@
 //! From a request to a job: the prompt's tokens, how to sample, what binds the answer, and the parser of what comes.
 
 use crate::constraint::Rules;
+use crate::memory::Memory;
 use crate::model::ServedModel;
 use lily_api::error::{ApiError, ErrorKind};
+use lily_api::history::Segment;
 use lily_api::output::{OutputOptions, OutputParser, Start};
 use lily_api::request::{Conversation, Input, Prefill, Prompt as Text, Request, Sampling, ToolChoice};
 use lily_engine::constraint::Constraint;
 use lily_engine::generate;
-use lily_engine::prompt::{Prompt, PromptError};
+use lily_engine::prompt::{Part, Prompt, PromptError};
 use lily_engine::sampler::SamplingParams;
 use lily_engine::scheduler::Job;
 use lily_engine::template::{ChatInput, TemplateError};
@@ -23,6 +25,8 @@ const THINK: &str = "<think>\n";
 pub(crate) struct Prepared {
     pub(crate) job: Job,
     pub(crate) parser: OutputParser,
+    /// The conversation to remember the answer with; none where it would not come back as it was written.
+    pub(crate) memory: Option<Memory>,
 }
 
 /// Prepares a request. Compiles grammars, so it may take a while.
@@ -35,6 +39,10 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
     let parser = OutputParser::new(OutputOptions::new(request, start, call_prefix))
         .map_err(|error| ApiError::field("stop", error.to_string()))?;
     let rules = rules(model, request, prompt.in_reasoning)?;
+    let memory = match &request.input {
+        Input::Chat(chat) if chat.prefill.is_none() => Some(Memory::new(chat.messages.clone(), prompt.in_reasoning)),
+        _ => None,
+    };
     let mut stop_ids = model.prompter.stop_ids().to_vec();
     stop_ids.extend(&request.stop_token_ids);
     let request = generate::Request {
@@ -46,7 +54,7 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
         max_tokens: request.max_tokens,
         top_logprobs: request.logprobs.unwrap_or(0),
     };
-    Ok(Prepared { job: Job { request, constraint: rules, cache_key: None }, parser })
+    Ok(Prepared { job: Job { request, constraint: rules, cache_key: None }, parser, memory })
 }
 
 /// The prompt of a request.
@@ -55,7 +63,7 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
 /// Messages that the template refuses.
 pub(crate) fn prompt(model: &ServedModel, request: &Request) -> Result<Prompt, ApiError> {
     let prompt = match &request.input {
-        Input::Chat(chat) => model.prompter.encode(&chat_text(model, chat)?),
+        Input::Chat(chat) => return with_parts(model, chat, |parts| model.prompter.encode(&parts_of(parts))),
         Input::Text { prompt: Text::Text(text), .. } => model.prompter.plain(text),
         Input::Text { prompt: Text::Tokens(tokens), .. } => {
             Ok(Prompt { tokens: tokens.clone(), boundaries: Vec::new(), in_reasoning: false })
@@ -64,12 +72,56 @@ pub(crate) fn prompt(model: &ServedModel, request: &Request) -> Result<Prompt, A
     prompt.map_err(|error| refused(&error))
 }
 
-/// The text of a conversation's prompt, with the beginning of the answer where the client gave one.
+/// The text of a conversation's prompt.
 ///
 /// # Errors
 /// Messages that the template refuses.
 pub(crate) fn chat_text(model: &ServedModel, chat: &Conversation) -> Result<String, ApiError> {
-    let mut input = ChatInput::new(Value::Array(chat.messages.clone()));
+    with_parts(model, chat, |parts| {
+        let text = |part: &Segment<'_>| match part {
+            Segment::Text(text) | Segment::Written { text, .. } => (*text).to_owned(),
+        };
+        Ok(parts.iter().map(text).collect())
+    })
+}
+
+fn parts_of<'a>(segments: &[Segment<'a>]) -> Vec<Part<'a>> {
+    let part = |segment: &Segment<'a>| match segment {
+        Segment::Written { tokens: Some(tokens), .. } => Part::Tokens(tokens),
+        Segment::Written { text, tokens: None } | Segment::Text(text) => Part::Text(text),
+    };
+    segments.iter().map(part).collect()
+}
+
+/// Renders a conversation, in which what the model wrote is as it wrote it, with the beginning of the answer where the client
+/// gave one.
+fn with_parts<T>(
+    model: &ServedModel,
+    chat: &Conversation,
+    make: impl FnOnce(&[Segment<'_>]) -> Result<T, PromptError>,
+) -> Result<T, ApiError> {
+    let replay = model.history().replay(&chat.messages);
+    let mut rendered = render(model, chat, replay.messages())?;
+    let start = begin_answer(&mut rendered, chat.prefill.as_ref());
+    let made = match replay.segments(&rendered[..start]) {
+        Some(mut segments) => {
+            // The end is encoded together with what the template wrote before it.
+            if let Some(Segment::Text(last)) = segments.last_mut() {
+                *last = &rendered[start - last.len()..];
+            }
+            make(&segments)
+        }
+        None => {
+            let mut rendered = render(model, chat, &chat.messages)?;
+            begin_answer(&mut rendered, chat.prefill.as_ref());
+            make(&[Segment::Text(&rendered)])
+        }
+    };
+    made.map_err(|error| refused(&error))
+}
+
+fn render(model: &ServedModel, chat: &Conversation, messages: &[Value]) -> Result<String, ApiError> {
+    let mut input = ChatInput::new(Value::Array(messages.to_vec()));
     input.tools = chat.template_tools();
     input.kwargs = chat.template_kwargs.clone();
     let thinking = match &chat.prefill {
@@ -79,17 +131,22 @@ pub(crate) fn chat_text(model: &ServedModel, chat: &Conversation) -> Result<Stri
     if let Some(thinking) = thinking {
         input.kwargs.insert("enable_thinking".to_owned(), json!(thinking));
     }
-    let mut text = model.prompter.render(&input).map_err(|error| refused(&error))?;
-    if let Some(Prefill { reasoning, content }) = &chat.prefill {
+    model.prompter.render(&input).map_err(|error| refused(&error))
+}
+
+/// Appends the beginning of the answer; where it starts.
+fn begin_answer(rendered: &mut String, prefill: Option<&Prefill>) -> usize {
+    let start = rendered.len();
+    if let Some(Prefill { reasoning, content }) = prefill {
         if let Some(reasoning) = reasoning
-            && text.ends_with(THINK)
+            && rendered.ends_with(THINK)
         {
-            text.push_str(reasoning);
-            text.push_str("\n</think>\n\n");
+            rendered.push_str(reasoning);
+            rendered.push_str("\n</think>\n\n");
         }
-        text.push_str(content);
+        rendered.push_str(content);
     }
-    Ok(text)
+    start
 }
 
 fn refused(error: &PromptError) -> ApiError {

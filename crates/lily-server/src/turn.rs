@@ -5,12 +5,14 @@
 
 use crate::app::App;
 use crate::explain;
+use crate::memory::Memory;
+use crate::prepare::Prepared;
 use lily_api::error::{ApiError, ErrorKind};
 use lily_api::finish::{CacheSources, Finish, FinishReason, Timings, Usage};
 use lily_api::output::{OutputParser, Piece, TokenLogprob};
 use lily_engine::generate::{FinishReason as Reason, Halt, Summary};
 use lily_engine::sampler::Token;
-use lily_engine::scheduler::{Job, JobError, JobEvent, JobId};
+use lily_engine::scheduler::{JobError, JobEvent, JobId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,28 +41,22 @@ impl Drop for Turn {
     }
 }
 
-/// Starts a job whose text `parser` reads; `request_id` names it in the log.
+/// Starts a job; `request_id` names it in the log.
 ///
 /// # Errors
 /// The scheduler does not take it.
-pub(crate) fn start(
-    app: &Arc<App>,
-    job: Job,
-    parser: OutputParser,
-    logprobs: bool,
-    request_id: String,
-) -> Result<Turn, ApiError> {
+pub(crate) fn start(app: &Arc<App>, prepared: Prepared, logprobs: bool, request_id: String) -> Result<Turn, ApiError> {
+    let Prepared { job, parser, memory } = prepared;
     let (sender, messages) = unbounded_channel();
-    let explained = app.options.explain_cache.then(|| job.request.prompt.clone());
-    let now = Instant::now();
     let mut reader = Reader {
         app: Arc::clone(app),
         parser,
+        memory,
         logprobs,
         sender,
         request_id,
-        explained,
-        arrived: now,
+        explained: app.options.explain_cache.then(|| job.request.prompt.clone()),
+        arrived: Instant::now(),
         last_token: None,
         queue_seconds: 0.0,
     };
@@ -79,6 +75,7 @@ pub(crate) fn start(
 struct Reader {
     app: Arc<App>,
     parser: OutputParser,
+    memory: Option<Memory>,
     logprobs: bool,
     sender: UnboundedSender<Message>,
     request_id: String,
@@ -125,10 +122,16 @@ impl Reader {
         });
         let mut pieces = Vec::new();
         self.parser.push(bytes, logprob, &mut pieces);
+        if let Some(memory) = &mut self.memory {
+            memory.token(token.id, bytes);
+        }
         self.send(pieces);
     }
 
-    fn send(&self, pieces: Vec<Piece>) {
+    fn send(&mut self, pieces: Vec<Piece>) {
+        if let Some(memory) = &mut self.memory {
+            memory.pieces(&pieces);
+        }
         if !pieces.is_empty() {
             let _ = self.sender.send(Message::Pieces(pieces)); // that nobody listens is noticed after every event
         }
@@ -138,6 +141,11 @@ impl Reader {
         let mut pieces = Vec::new();
         self.parser.finish(&mut pieces);
         self.send(pieces);
+        if let (Ok(Summary { finish_reason: Reason::Stop, .. }), Some(memory), Ok(model)) =
+            (&end, self.memory.take(), self.app.model())
+        {
+            memory.keep(model, &self.parser);
+        }
         self.count(&end);
         let end = match end {
             Ok(summary) => Ok(self.finish(&summary)),

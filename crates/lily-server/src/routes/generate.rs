@@ -54,8 +54,7 @@ async fn answer(
     let call_prefix = format!("call_{}_", context.id);
     let (request, prepared) =
         blocking(&app, request, move |model, request| prepare(model, request, call_prefix)).await?;
-    let prepared = prepared?;
-    let turn = turn::start(&app, prepared.job, prepared.parser, request.logprobs.is_some(), request_id)?;
+    let turn = turn::start(&app, prepared?, request.logprobs.is_some(), request_id)?;
     let encoder = encoder(&request, context);
     if request.stream {
         return Ok(stream::response(turn, encoder, app.options.limits.heartbeat));
