@@ -1,5 +1,6 @@
 //! Every command and flag, in one place: help, man page and completions are made from it.
 
+use crate::clients::Client;
 use crate::load::{DeviceArgs, EngineArgs, ModelArgs};
 use crate::output::Color;
 use crate::sampling::SamplingArgs;
@@ -197,6 +198,9 @@ pub struct ServeArgs {
     /// What to log: off, error, warn, info or debug
     #[arg(long, env = "LILY_LOG", hide_env_values = true, value_name = "LEVEL", default_value = "info")]
     pub log: tracing_subscriber::filter::LevelFilter,
+    /// Print settings for a client of this server instead: codex, claude, opencode, zed, continue, openwebui or xcode
+    #[arg(long, value_name = "CLIENT", value_enum, hide_possible_values = true)]
+    pub print_config: Option<Client>,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 mod chat;
 mod cli;
+mod clients;
 mod commands;
 mod failure;
 mod hardware;

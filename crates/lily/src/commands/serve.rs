@@ -1,6 +1,7 @@
 //! `lily serve`: a model behind HTTP, from the socket to the last answer.
 
 use crate::cli::{ReasoningName, ServeArgs};
+use crate::clients::{self, Client};
 use crate::failure::Failure;
 use crate::load::{ModelArgs, open};
 use crate::model::Model;
@@ -25,6 +26,9 @@ const INTERRUPTED: i32 = 130;
 /// Runs the command.
 pub fn run(mut args: ServeArgs) -> Result<(), Failure> {
     args.model = ModelArgs { model: args.name.take().or(args.model.model) };
+    if let Some(client) = args.print_config {
+        return print_config(&args, client);
+    }
     let address = address(&args)?;
     tracing_subscriber::fmt()
         .with_max_level(args.log)
@@ -39,6 +43,32 @@ pub fn run(mut args: ServeArgs) -> Result<(), Failure> {
     let result = runtime.block_on(serve(args, model, address));
     runtime.shutdown_background(); // a model that is still loading is nobody's any more
     result
+}
+
+/// Prints what makes a client talk to the server that these arguments start.
+fn print_config(args: &ServeArgs, client: Client) -> Result<(), Failure> {
+    let model = args.model.resolve()?;
+    let limit = open(&model)?.weights.shape.max_context_tokens;
+    let ip = if args.host == "localhost" { "127.0.0.1" } else { args.host.as_str() };
+    let reachable = match ip.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        _ => ip.to_owned(),
+    };
+    let server = clients::Address {
+        host: reachable,
+        port: args.port,
+        model: model.short_name(),
+        context_tokens: context_tokens(args, limit),
+        key: args.api_key.is_some(),
+    };
+    output::note(&client.advice());
+    output::write(&client.config(&server))
+}
+
+/// The context to serve with, of a model that was made for `limit` tokens.
+fn context_tokens(args: &ServeArgs, limit: usize) -> usize {
+    args.engine.context.unwrap_or(CONTEXT_TOKENS.min(limit))
 }
 
 /// Where to listen; not beyond this machine without a key.
@@ -118,7 +148,7 @@ fn load(args: &ServeArgs, model: &Model) -> Result<ServedModel, Failure> {
     let checkpoint = open(model)?;
     let limit = checkpoint.weights.shape.max_context_tokens;
     let mut options = args.engine.options(limit)?;
-    options.context_tokens = args.engine.context.unwrap_or(CONTEXT_TOKENS.min(limit));
+    options.context_tokens = context_tokens(args, limit);
     options.sessions = args.sessions;
     options.cache = CacheOptions { bytes: args.cache_bytes, dir: args.cache_dir.clone(), ..CacheOptions::default() };
     let engine = Engine::new(checkpoint, &options)?;

@@ -1,0 +1,297 @@
+//! Settings that make other programs talk to this server, ready to paste; `docs/clients.md` is made of the same texts.
+
+use clap::ValueEnum;
+
+/// Where the settings have the base address, model, context and key, they have these.
+const BASE: &str = "{base}";
+const MODEL: &str = "{model}";
+const CONTEXT: &str = "{context}";
+const OUTPUT: &str = "{output}";
+/// Clients that ask for a key take any text where the server asks for none.
+const NO_KEY: &str = "lily";
+
+/// Programs whose settings are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Client {
+    /// Codex CLI.
+    Codex,
+    /// Claude Code.
+    Claude,
+    /// OpenCode.
+    Opencode,
+    /// Zed.
+    Zed,
+    /// Continue.
+    Continue,
+    /// Open WebUI.
+    Openwebui,
+    /// Xcode.
+    Xcode,
+}
+
+/// A program, the file its settings go into, and the settings.
+struct Settings {
+    name: &'static str,
+    place: &'static str,
+    text: &'static str,
+    /// What a user has to know besides.
+    note: &'static str,
+}
+
+const CODEX: Settings = Settings {
+    name: "Codex CLI",
+    place: "~/.codex/config.toml",
+    text: r#"model = "{model}"
+model_provider = "lily"
+model_context_window = {context}
+
+[model_providers.lily]
+name = "lily"
+base_url = "{base}/v1"
+wire_api = "responses"
+{codex key}stream_idle_timeout_ms = 3600000
+"#,
+    note: "A key is taken from the environment, LILY_API_KEY.",
+};
+
+const CLAUDE: Settings = Settings {
+    name: "Claude Code",
+    place: "~/.claude/settings.json",
+    text: r#"{
+  "env": {
+    "ANTHROPIC_BASE_URL": "{base}",
+    "ANTHROPIC_AUTH_TOKEN": "{key}",
+    "ANTHROPIC_MODEL": "{model}",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL": "{model}",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL": "{model}",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL": "{model}",
+    "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{output}"
+  }
+}
+"#,
+    note: "The base URL goes without /v1. Its first prompt has about 25,000 tokens: give the server --context 65536 or more.",
+};
+
+const OPENCODE: Settings = Settings {
+    name: "OpenCode",
+    place: "opencode.json",
+    text: r#"{
+  "$schema": "https://opencode.ai/config.json",
+  "provider": {
+    "lily": {
+      "npm": "@ai-sdk/openai-compatible",
+      "name": "lily",
+      "options": { "baseURL": "{base}/v1", "apiKey": "{key}", "includeUsage": true },
+      "models": {
+        "{model}": {
+          "name": "{model}",
+          "reasoning": true,
+          "tool_call": true,
+          "limit": { "context": {context}, "output": {output} }
+        }
+      }
+    }
+  },
+  "model": "lily/{model}"
+}
+"#,
+    note: "",
+};
+
+const ZED: Settings = Settings {
+    name: "Zed",
+    place: "~/.config/zed/settings.json",
+    text: r#"{
+  "language_models": {
+    "openai_compatible": {
+      "lily": {
+        "api_url": "{base}/v1",
+        "available_models": [
+          {
+            "name": "{model}",
+            "display_name": "{model}",
+            "max_tokens": {context},
+            "max_output_tokens": {output},
+            "capabilities": { "tools": true, "images": false, "parallel_tool_calls": true, "prompt_cache_key": true }
+          }
+        ]
+      }
+    }
+  }
+}
+"#,
+    note: "Zed asks for the key in its settings, or takes it from LILY_API_KEY; any text where the server asks for none.",
+};
+
+const CONTINUE: Settings = Settings {
+    name: "Continue",
+    place: "~/.continue/config.yaml",
+    text: r#"name: lily
+version: 0.0.1
+schema: v1
+models:
+  - name: {model}
+    provider: openai
+    model: {model}
+    apiBase: {base}/v1
+    apiKey: {key}
+    roles: [chat, edit, apply]
+    capabilities: [tool_use]
+    defaultCompletionOptions:
+      contextLength: {context}
+      maxTokens: {output}
+"#,
+    note: "",
+};
+
+const OPENWEBUI: Settings = Settings {
+    name: "Open WebUI",
+    place: "a shell",
+    text: r#"docker run -d -p 3000:8080 --name open-webui \
+  --add-host host.docker.internal:host-gateway \
+  -e OPENAI_API_BASE_URL={docker}/v1 \
+  -e OPENAI_API_KEY={key} \
+  -e ENABLE_OLLAMA_API=false \
+  -v open-webui:/app/backend/data \
+  ghcr.io/open-webui/open-webui:main
+"#,
+    note: "From a container the server must be reachable: start it with --host 0.0.0.0 and a key (LILY_API_KEY).",
+};
+
+const XCODE: Settings = Settings {
+    name: "Xcode",
+    place: "Settings > Intelligence > Add a Model Provider > Locally Hosted",
+    text: "Port: {port}\nDescription: lily\n",
+    note: "Xcode lists the models of the server and speaks chat completions. Nobody has tried this with a Mac yet.",
+};
+
+impl Client {
+    fn settings(self) -> &'static Settings {
+        match self {
+            Client::Codex => &CODEX,
+            Client::Claude => &CLAUDE,
+            Client::Opencode => &OPENCODE,
+            Client::Zed => &ZED,
+            Client::Continue => &CONTINUE,
+            Client::Openwebui => &OPENWEBUI,
+            Client::Xcode => &XCODE,
+        }
+    }
+
+    /// Its settings for a server.
+    pub fn config(self, server: &Address) -> String {
+        server.fill(self.settings().text)
+    }
+
+    /// Where the settings go, and what to know besides.
+    pub fn advice(self) -> String {
+        let settings = self.settings();
+        let note = if settings.note.is_empty() { String::new() } else { format!(". {}", settings.note) };
+        format!("{}: goes into {}{note}", settings.name, settings.place)
+    }
+}
+
+/// A server as its clients see it.
+pub struct Address {
+    /// Host, with brackets where it is an IPv6 address.
+    pub host: String,
+    pub port: u16,
+    pub model: String,
+    pub context_tokens: usize,
+    /// Whether the server asks for a key.
+    pub key: bool,
+}
+
+impl Address {
+    fn fill(&self, text: &str) -> String {
+        // The key itself is a secret that does not belong on a screen.
+        let key = if self.key { "YOUR_KEY" } else { NO_KEY };
+        let codex_key = if self.key { "env_key = \"LILY_API_KEY\"\n" } else { "" };
+        let output = (self.context_tokens / 4).max(1);
+        text.replace("{docker}", &format!("http://host.docker.internal:{}", self.port))
+            .replace(BASE, &format!("http://{}:{}", self.host, self.port))
+            .replace("{port}", &self.port.to_string())
+            .replace("{key}", key)
+            .replace("{codex key}", codex_key)
+            .replace(MODEL, &self.model)
+            .replace(CONTEXT, &self.context_tokens.to_string())
+            .replace(OUTPUT, &output.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    /// What a code block of the settings is labelled with.
+    fn language(place: &str) -> &str {
+        match place.rsplit_once('.') {
+            Some((_, ending)) => ending,
+            None if place == "a shell" => "sh",
+            None => "text",
+        }
+    }
+
+    /// The text of `docs/clients.md`.
+    fn document() -> String {
+        let server = Address {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            model: "Qwen3.6-35B-A3B-4bit".into(),
+            context_tokens: 65536,
+            key: false,
+        };
+        let mut text = String::from(
+            "# Clients\n\n\
+             Settings that make other programs talk to `lily serve`. A test makes this page of what `lily serve \
+             --print-config CLIENT` prints,\nwhich has your own port, model and context in it.\n\n\
+             Every client that reads these variables needs nothing else:\n\n\
+             ```sh\nOPENAI_BASE_URL=http://127.0.0.1:8080/v1\nOPENAI_API_KEY=lily\nANTHROPIC_BASE_URL=http://127.0.0.1:8080\n\
+             ANTHROPIC_AUTH_TOKEN=lily\n```\n",
+        );
+        for client in Client::value_variants() {
+            let settings = client.settings();
+            let name = client.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
+            let _ = write!(
+                text,
+                "\n## {}\n\n`lily serve --print-config {name}`; in {}:\n\n```{}\n{}```\n",
+                settings.name,
+                settings.place,
+                language(settings.place),
+                client.config(&server)
+            );
+            if !settings.note.is_empty() {
+                let _ = write!(text, "\n{}\n", settings.note);
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_document_is_what_is_printed() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/clients.md");
+        if std::env::var_os("LILY_WRITE_GENERATED").is_some() {
+            std::fs::write(&path, document()).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(committed == document(), "docs/clients.md is old: run `cargo xtask codegen`");
+    }
+
+    #[test]
+    fn nothing_is_left_to_fill_in() {
+        let server = Address { host: "[::1]".into(), port: 9, model: "m".into(), context_tokens: 4096, key: true };
+        for client in Client::value_variants() {
+            let config = client.config(&server);
+            for place in [BASE, MODEL, CONTEXT, OUTPUT, "{key}", "{codex key}", "{port}", "{docker}"] {
+                assert!(!config.contains(place), "{place} in {config}");
+            }
+            if language(client.settings().place) == "json" {
+                let value: serde_json::Value = serde_json::from_str(&config).unwrap();
+                assert!(value.is_object());
+            }
+        }
+    }
+}
