@@ -8,8 +8,20 @@
 // Keys that a SIMD-group scores at once.
 #define BLOCK_KEYS 4
 
-// A lane's elements of a row of bf16, as they are stored.
+// A lane's elements of a row of bf16, as they are stored. Without COALESCED, one after another: then neighbouring lanes
+// never read neighbouring bytes at a time.
 inline uint4 load_part(device const bfloat* row, uint lane) {
+    if (COALESCED == 0) {
+        device const ushort* elements = (device const ushort*)row + HEAD_DIM / SIMD_WIDTH * lane;
+        uint words[4] = {};
+        #pragma clang loop unroll(full)
+        for (uint e = 0; e < 8; e++) {
+            if (e < HEAD_DIM / SIMD_WIDTH) {
+                words[e / 2] |= uint(elements[e]) << (e % 2 * 16);
+            }
+        }
+        return uint4(words[0], words[1], words[2], words[3]);
+    }
     device const uchar* from = (device const uchar*)row + HEAD_DIM / SIMD_WIDTH * 2 * lane;
     if (HEAD_DIM == 256) {
         return load_uint4(from);
@@ -46,68 +58,64 @@ inline uint2 block_range(uint visible, uint blocks, uint block_keys, uint block)
     return uint2(min(block * size, visible), min((block + 1) * size, visible));
 }
 
-// Threadgroups are blocks x packs of query heads x KV heads. The queries of a pack share every load of a cache row; a
-// row is read by a whole SIMD-group, neighbouring lanes neighbouring bytes. The token's own key and value do not come
-// from the cache, since the threadgroup that has them in its block, of the first pack, writes them there meanwhile.
-kernel void attend_blocks(
-    device const uint* step [[buffer(0)]],
-    device const bfloat* q_raw [[buffer(1)]],
-    device const bfloat* k_raw [[buffer(2)]],
-    device const bfloat* v_raw [[buffer(3)]],
-    device const float* q_gain [[buffer(4)]],
-    device const float* k_gain [[buffer(5)]],
-    device const float* inv_freq [[buffer(6)]],
-    device bfloat* keys [[buffer(7)]],
-    device bfloat* values [[buffer(8)]],
-    device float* partials [[buffer(9)]],
-    constant AttendBlocksArgs& args [[buffer(10)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
-    // Prepared queries, then the key; at the end one query's sums of all SIMD-groups.
-    threadgroup float prepared[(PACKED_QUERIES + 1) * HEAD_DIM_MAX];
-    threadgroup float sums_of[BLOCK_SIMDGROUPS * HEAD_DIM_MAX];
-    threadgroup float most_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
-    threadgroup float total_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
-    uint position = step[0];
-    uint kv_head = group.z;
-    uint per_kv = args.dims.heads / args.dims.kv_heads;
-    uint first_query = group.y * PACKED_QUERIES;
-    uint queries = min(per_kv - first_query, uint(PACKED_QUERIES));
-    uint first_head = kv_head * per_kv + first_query;
-    uint kv_width = args.dims.kv_heads * HEAD_DIM;
-    uint2 range = block_range(position + 1, args.blocks, args.block_keys, group.x);
-    bool current = range.x <= position && position < range.y;
-    threadgroup float* own_key = prepared + PACKED_QUERIES * HEAD_DIM_MAX;
-    device const bfloat* own_value = v_raw + kv_head * HEAD_DIM;
+// One block of one pack of query heads.
+struct Pack {
+    // First head, and heads.
+    uint first_head;
+    uint queries;
+    // First element of the KV head's part of a cache row.
+    uint column;
+    // Keys of the block; those before `cached` lie in the cache, the one after them is the token's own.
+    uint first_key;
+    uint end_key;
+    uint cached;
+};
 
-    if (simdgroup < queries) {
-        device const bfloat* raw = q_raw + (first_head + simdgroup) * 2 * HEAD_DIM;
-        threadgroup float* query = prepared + simdgroup * HEAD_DIM_MAX;
-        prepare_head(raw, q_gain, inv_freq, position, args.dims, query, lane);
-    } else if (simdgroup < PACKED_QUERIES) {
-        for (uint i = lane; i < HEAD_DIM; i += SIMD_WIDTH) {
-            prepared[simdgroup * HEAD_DIM_MAX + i] = 0.0f;
-        }
-    } else if (simdgroup == PACKED_QUERIES && current) {
-        prepare_head(k_raw + kv_head * HEAD_DIM, k_gain, inv_freq, position, args.dims, own_key, lane);
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (current && group.y == 0) {
-        ulong row = ulong(position) * kv_width + kv_head * HEAD_DIM;
-        for (uint i = thread_index; i < HEAD_DIM; i += BLOCK_THREADS) {
-            keys[row + i] = bfloat(own_key[i]);
-            values[row + i] = own_value[i];
-        }
-    }
+inline Pack pack_of(constant AttentionDims& dims, constant CacheReading& reading, uint3 group, uint position) {
+    uint per_kv = dims.heads / dims.kv_heads;
+    uint2 range = block_range(position + 1, reading.blocks, reading.block_keys, group.x);
+    Pack pack;
+    pack.first_head = group.z * per_kv + group.y * PACKED;
+    pack.queries = min(per_kv - group.y * PACKED, PACKED);
+    pack.column = group.z * HEAD_DIM;
+    pack.first_key = range.x;
+    pack.end_key = range.y;
+    pack.cached = position + 1;
+    return pack;
+}
 
+// Where the SIMD-groups of a threadgroup meet.
+struct Meeting {
+    // Prepared queries, then the token's own key.
+    threadgroup float* prepared;
+    // One query's sums of all SIMD-groups; and the largest score and the total of every query.
+    threadgroup float* sums;
+    threadgroup float* most;
+    threadgroup float* total;
+};
+
+inline Meeting meeting_of(
+    threadgroup float* prepared, threadgroup float* sums, threadgroup float* most, threadgroup float* total) {
+    Meeting meeting;
+    meeting.prepared = prepared;
+    meeting.sums = sums;
+    meeting.most = most;
+    meeting.total = total;
+    return meeting;
+}
+
+// The partial results of a pack whose prepared queries are in threadgroup memory. The queries of a pack share every load of
+// a cache row; a row is read by a whole SIMD-group. Function constant PACKED is the pack's size, at most PACKED_QUERIES.
+inline void attend_pack(
+    Pack pack, device const bfloat* keys, device const bfloat* values, device const bfloat* own_value, uint kv_width,
+    device float* out_of_pack, Meeting meeting, uint thread_index, uint simdgroup, uint lane) {
+    threadgroup const float* own_key = meeting.prepared + PACKED_QUERIES * HEAD_DIM_MAX;
     Float8 query[PACKED_QUERIES];
     Float8 sums[PACKED_QUERIES];
     float scale = precise::rsqrt(float(HEAD_DIM));
     #pragma clang loop unroll(full)
     for (uint i = 0; i < PACKED_QUERIES; i++) {
-        query[i] = read_part(prepared + i * HEAD_DIM_MAX, lane);
+        query[i] = read_part(meeting.prepared + i * HEAD_DIM_MAX, lane);
         query[i].low *= scale;
         query[i].high *= scale;
         sums[i].low = float4(0.0f);
@@ -117,37 +125,39 @@ kernel void attend_blocks(
     float most = EMPTY_BLOCK;
     float total = 0.0f;
     uint stride = BLOCK_SIMDGROUPS * BLOCK_KEYS;
-    for (uint first = range.x + simdgroup * BLOCK_KEYS; first < range.y; first += stride) {
+    for (uint first = pack.first_key + simdgroup * BLOCK_KEYS; first < pack.end_key; first += stride) {
         uint4 key_words[BLOCK_KEYS];
         uint4 value_words[BLOCK_KEYS];
         #pragma clang loop unroll(full)
         for (uint j = 0; j < BLOCK_KEYS; j++) {
             uint at = first + j;
-            ulong row = ulong(at) * kv_width + kv_head * HEAD_DIM;
+            ulong row = ulong(at) * kv_width + pack.column;
             key_words[j] = uint4(0);
             value_words[j] = uint4(0);
-            if (at < range.y && at < position) {
+            if (at < pack.end_key && at < pack.cached) {
                 key_words[j] = load_part(keys + row, lane);
                 value_words[j] = load_part(values + row, lane);
-            } else if (at == position) {
+            } else if (at == pack.cached) {
                 value_words[j] = load_part(own_value, lane);
             }
         }
-        float scores[BLOCK_KEYS * PACKED_QUERIES];
+        float scores[BLOCK_KEYS * PACKED_QUERIES] = {};
         #pragma clang loop unroll(full)
         for (uint j = 0; j < BLOCK_KEYS; j++) {
             Float8 key = widen8(key_words[j]);
-            if (first + j == position) {
+            if (first + j == pack.cached) {
                 key = read_part(own_key, lane);
             }
             #pragma clang loop unroll(full)
             for (uint i = 0; i < PACKED_QUERIES; i++) {
-                scores[j * PACKED_QUERIES + i] = dot8(query[i], key);
+                if (i < PACKED) {
+                    scores[j * PACKED_QUERIES + i] = dot8(query[i], key);
+                }
             }
         }
         // Lane l gets the score of query l % 4 and key l / 4 % 4.
         float score = simd_sum16(scores, lane);
-        bool inside = first + lane / PACKED_QUERIES % BLOCK_KEYS < range.y;
+        bool inside = first + lane / PACKED_QUERIES % BLOCK_KEYS < pack.end_key;
         score = inside ? score : EMPTY_BLOCK;
         float larger = max(score, simd_shuffle_xor(score, 4));
         larger = max(larger, simd_shuffle_xor(larger, 8));
@@ -167,17 +177,19 @@ kernel void attend_blocks(
             Float8 value = widen8(value_words[j]);
             #pragma clang loop unroll(full)
             for (uint i = 0; i < PACKED_QUERIES; i++) {
-                float part = simd_shuffle(weight, ushort(j * PACKED_QUERIES + i));
-                sums[i].low += part * value.low;
-                sums[i].high += part * value.high;
+                if (i < PACKED) {
+                    float part = simd_shuffle(weight, ushort(j * PACKED_QUERIES + i));
+                    sums[i].low += part * value.low;
+                    sums[i].high += part * value.high;
+                }
             }
         }
     }
     total += simd_shuffle_xor(total, 4);
     total += simd_shuffle_xor(total, 8);
     if (lane < PACKED_QUERIES) {
-        most_of[simdgroup * PACKED_QUERIES + lane] = most;
-        total_of[simdgroup * PACKED_QUERIES + lane] = total;
+        meeting.most[simdgroup * PACKED_QUERIES + lane] = most;
+        meeting.total[simdgroup * PACKED_QUERIES + lane] = total;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -186,10 +198,10 @@ kernel void attend_blocks(
     for (uint i = 0; i < PACKED_QUERIES; i++) {
         float block_most = EMPTY_BLOCK;
         for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-            block_most = max(block_most, most_of[s * PACKED_QUERIES + i]);
+            block_most = max(block_most, meeting.most[s * PACKED_QUERIES + i]);
         }
-        float factor = fast::exp(most_of[simdgroup * PACKED_QUERIES + i] - block_most);
-        threadgroup float* mine = sums_of + simdgroup * HEAD_DIM_MAX + HEAD_DIM / SIMD_WIDTH * lane;
+        float factor = fast::exp(meeting.most[simdgroup * PACKED_QUERIES + i] - block_most);
+        threadgroup float* mine = meeting.sums + simdgroup * HEAD_DIM_MAX + HEAD_DIM / SIMD_WIDTH * lane;
         #pragma clang loop unroll(full)
         for (uint e = 0; e < 4; e++) {
             if (e < HEAD_DIM / SIMD_WIDTH) {
@@ -200,12 +212,12 @@ kernel void attend_blocks(
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (i < queries) {
-            device float* out = partials + ulong(group.x * args.dims.heads + first_head + i) * (HEAD_DIM + 2);
+        if (i < pack.queries) {
+            device float* out = out_of_pack + i * (HEAD_DIM + 2);
             for (uint c = thread_index; c < HEAD_DIM; c += BLOCK_THREADS) {
                 float sum = 0.0f;
                 for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-                    sum += sums_of[s * HEAD_DIM_MAX + c];
+                    sum += meeting.sums[s * HEAD_DIM_MAX + c];
                 }
                 out[2 + c] = sum;
             }
@@ -213,7 +225,7 @@ kernel void attend_blocks(
                 float block_total = 0.0f;
                 for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
                     uint at = s * PACKED_QUERIES + i;
-                    block_total += total_of[at] * fast::exp(most_of[at] - block_most);
+                    block_total += meeting.total[at] * fast::exp(meeting.most[at] - block_most);
                 }
                 out[0] = block_most;
                 out[1] = block_total;
@@ -221,6 +233,89 @@ kernel void attend_blocks(
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
+}
+
+// Threadgroups are blocks x packs of query heads x KV heads. The token's own key and value do not come from the cache, since
+// the threadgroup that has them in its block, of the first pack, writes them there meanwhile.
+kernel void attend_blocks(
+    device const uint* step [[buffer(0)]],
+    device const bfloat* q_raw [[buffer(1)]],
+    device const bfloat* k_raw [[buffer(2)]],
+    device const bfloat* v_raw [[buffer(3)]],
+    device const float* q_gain [[buffer(4)]],
+    device const float* k_gain [[buffer(5)]],
+    device const float* inv_freq [[buffer(6)]],
+    device bfloat* keys [[buffer(7)]],
+    device bfloat* values [[buffer(8)]],
+    device float* partials [[buffer(9)]],
+    constant AttendBlocksArgs& args [[buffer(10)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float prepared[(PACKED_QUERIES + 1) * HEAD_DIM_MAX];
+    threadgroup float sums_of[BLOCK_SIMDGROUPS * HEAD_DIM_MAX];
+    threadgroup float most_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    threadgroup float total_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    uint position = step[0];
+    uint kv_width = args.dims.kv_heads * HEAD_DIM;
+    Pack pack = pack_of(args.dims, args.reading, group, position);
+    pack.cached = position;
+    bool current = pack.first_key <= position && position < pack.end_key;
+    threadgroup float* own_key = prepared + PACKED_QUERIES * HEAD_DIM_MAX;
+    device const bfloat* own_value = v_raw + pack.column;
+
+    if (simdgroup < pack.queries) {
+        device const bfloat* raw = q_raw + (pack.first_head + simdgroup) * 2 * HEAD_DIM;
+        threadgroup float* query = prepared + simdgroup * HEAD_DIM_MAX;
+        prepare_head(raw, q_gain, inv_freq, position, args.dims, query, lane);
+    } else if (simdgroup < PACKED_QUERIES) {
+        for (uint i = lane; i < HEAD_DIM; i += SIMD_WIDTH) {
+            prepared[simdgroup * HEAD_DIM_MAX + i] = 0.0f;
+        }
+    } else if (simdgroup == PACKED_QUERIES && current) {
+        prepare_head(k_raw + pack.column, k_gain, inv_freq, position, args.dims, own_key, lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (current && group.y == 0) {
+        ulong row = ulong(position) * kv_width + pack.column;
+        for (uint i = thread_index; i < HEAD_DIM; i += BLOCK_THREADS) {
+            keys[row + i] = bfloat(own_key[i]);
+            values[row + i] = own_value[i];
+        }
+    }
+    Meeting meeting = meeting_of(prepared, sums_of, most_of, total_of);
+    device float* out = partials + ulong(group.x * args.dims.heads + pack.first_head) * (HEAD_DIM + 2);
+    attend_pack(pack, keys, values, own_value, kv_width, out, meeting, thread_index, simdgroup, lane);
+}
+
+// The same with queries, and a key in the cache, that `qk_prep` has prepared.
+kernel void attend_prepared(
+    device const uint* step [[buffer(0)]],
+    device const bfloat* q [[buffer(1)]],
+    device const bfloat* keys [[buffer(2)]],
+    device const bfloat* values [[buffer(3)]],
+    device float* partials [[buffer(4)]],
+    constant AttendPreparedArgs& args [[buffer(5)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float prepared[(PACKED_QUERIES + 1) * HEAD_DIM_MAX];
+    threadgroup float sums_of[BLOCK_SIMDGROUPS * HEAD_DIM_MAX];
+    threadgroup float most_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    threadgroup float total_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    Pack pack = pack_of(args.dims, args.reading, group, step[0]);
+    for (uint i = thread_index; i < PACKED_QUERIES * HEAD_DIM; i += BLOCK_THREADS) {
+        uint query = i / HEAD_DIM;
+        uint from = (pack.first_head + query) * HEAD_DIM + i % HEAD_DIM;
+        prepared[query * HEAD_DIM_MAX + i % HEAD_DIM] = query < pack.queries ? float(q[from]) : 0.0f;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Meeting meeting = meeting_of(prepared, sums_of, most_of, total_of);
+    uint kv_width = args.dims.kv_heads * HEAD_DIM;
+    device float* out = partials + ulong(group.x * args.dims.heads + pack.first_head) * (HEAD_DIM + 2);
+    attend_pack(pack, keys, values, values, kv_width, out, meeting, thread_index, simdgroup, lane);
 }
 
 // Threadgroups are query heads x stretches of 32 columns. A SIMD-group adds every eighth block.

@@ -77,6 +77,23 @@ inline void gated_rows(
     }
 }
 
+// Leaves the chosen experts to all threads of a threadgroup; one that is `first` also writes them and their scores.
+inline void choose(
+    device const float* logits, constant MoeDims& dims, bool first, device uint* experts, device float* scores,
+    threadgroup uint* chosen, uint simdgroup, uint lane) {
+    if (simdgroup == 0) {
+        Choice choice = choose_experts(logits, dims.experts, dims.top_k, lane);
+        if (lane < dims.top_k) {
+            chosen[lane] = choice.expert;
+        }
+        if (first && lane < dims.top_k) {
+            experts[lane] = choice.expert;
+            scores[lane] = choice.score;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
 // The threadgroups of each chosen expert, most likely first, then those of the shared one. Each chooses the experts for
 // itself; the first writes the choice.
 kernel void experts_gate_up_step(
@@ -115,17 +132,7 @@ kernel void experts_gate_up_step(
     uint per_block = VECTOR_OUTPUTS * VECTOR_SIMDGROUPS;
     uint blocks = (expert_width + per_block - 1) / per_block;
     if (group.x < blocks * top_k) {
-        if (simdgroup == 0) {
-            Choice choice = choose_experts(logits, args.dims.experts, top_k, lane);
-            if (lane < top_k) {
-                chosen[lane] = choice.expert;
-            }
-            if (group.x == 0 && lane < top_k) {
-                experts[lane] = choice.expert;
-                scores[lane] = choice.score;
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
+        choose(logits, args.dims, group.x + group.y == 0, experts, scores, chosen, simdgroup, lane);
         uint slot = group.x / blocks;
         uint first_row = chosen[slot] * args.stride_rows;
         StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
@@ -137,6 +144,102 @@ kernel void experts_gate_up_step(
         StoredMatrix up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT3, width);
         uint block = group.x - blocks * top_k;
         gated_rows(gate, up, 0, args.dims.shared_width, block, row, shared_act, vectors, slots, at);
+    }
+}
+
+// A threadgroup's products of one matrix, from row `first_row` on.
+inline void plain_rows(
+    StoredMatrix m, uint first_row, uint outputs, uint block, thread NormedRow& source, device float* out,
+    threadgroup float4* vectors, threadgroup float* slots, Place at) {
+    uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    float sums[VECTOR_OUTPUTS] = {};
+    uint last = first_row + outputs - 1;
+    row_products<VECTOR_OUTPUTS, 1>(sums, m, first_row + output, last, source, false, vectors, slots, at);
+    float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
+    if (at.lane < VECTOR_OUTPUTS && output + at.lane < outputs) {
+        out[output + at.lane] = product;
+    }
+}
+
+// As above, but gate products, then (group.y 1) up products go to memory as they are.
+kernel void experts_products_step(
+    device const bfloat* h [[buffer(0)]],
+    device const float* gain [[buffer(1)]],
+    device const float* logits [[buffer(2)]],
+    device const uchar* gate_codes [[buffer(3)]],
+    device const uchar* gate_scales [[buffer(4)]],
+    device const uchar* gate_biases [[buffer(5)]],
+    device const uchar* up_codes [[buffer(6)]],
+    device const uchar* up_scales [[buffer(7)]],
+    device const uchar* up_biases [[buffer(8)]],
+    device const uchar* shared_gate_codes [[buffer(9)]],
+    device const uchar* shared_gate_scales [[buffer(10)]],
+    device const uchar* shared_gate_biases [[buffer(11)]],
+    device const uchar* shared_up_codes [[buffer(12)]],
+    device const uchar* shared_up_scales [[buffer(13)]],
+    device const uchar* shared_up_biases [[buffer(14)]],
+    device uint* experts [[buffer(15)]],
+    device float* scores [[buffer(16)]],
+    device float* products [[buffer(17)]],
+    constant ExpertsProductsStepArgs& args [[buffer(18)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup uint chosen[TOP_K_MAX];
+    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    uint width = args.dims.width;
+    uint expert_width = args.dims.expert_width;
+    uint top_k = args.dims.top_k;
+    NormedRow row = normed_row(h, gain, width, args.dims.eps);
+    uint per_block = VECTOR_OUTPUTS * VECTOR_SIMDGROUPS;
+    uint blocks = (expert_width + per_block - 1) / per_block;
+    device float* out = products + group.y * (top_k * expert_width + args.dims.shared_width);
+    if (group.x < blocks * top_k) {
+        choose(logits, args.dims, group.x + group.y == 0, experts, scores, chosen, simdgroup, lane);
+        uint slot = group.x / blocks;
+        uint first_row = chosen[slot] * args.stride_rows;
+        out += slot * expert_width;
+        if (group.y == 0) {
+            StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
+            plain_rows(gate, first_row, expert_width, group.x % blocks, row, out, vectors, slots, at);
+        } else {
+            StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
+            plain_rows(up, first_row, expert_width, group.x % blocks, row, out, vectors, slots, at);
+        }
+    } else {
+        uint block = group.x - blocks * top_k;
+        out += top_k * expert_width;
+        if (group.y == 0) {
+            StoredMatrix gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT2, width);
+            plain_rows(gate, 0, args.dims.shared_width, block, row, out, vectors, slots, at);
+        } else {
+            StoredMatrix up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT3, width);
+            plain_rows(up, 0, args.dims.shared_width, block, row, out, vectors, slots, at);
+        }
+    }
+}
+
+// The activation of those products.
+kernel void gate_products(
+    device const float* products [[buffer(0)]],
+    device bfloat* act [[buffer(1)]],
+    device bfloat* shared_act [[buffer(2)]],
+    constant GateProductsArgs& args [[buffer(3)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]]) {
+    uint of_experts = args.dims.top_k * args.dims.expert_width;
+    uint outputs = of_experts + args.dims.shared_width;
+    uint output = group.x * ROW_THREADS + thread_index;
+    if (output < outputs) {
+        bfloat result = bfloat(silu(products[output]) * products[outputs + output]);
+        if (output < of_experts) {
+            act[output] = result;
+        } else {
+            shared_act[output - of_experts] = result;
+        }
     }
 }
 
@@ -216,5 +319,44 @@ kernel void experts_down_step(
         }
         device bfloat* to = h + first + thread_index;
         *to = bfloat(float(*to) + sum);
+    }
+}
+
+// A SIMD-group an expert, the shared one last, whose outputs go to memory as they are.
+[[max_total_threads_per_threadgroup((TOP_K_MAX + 1) * SIMD_WIDTH)]]
+kernel void experts_each_step(
+    device const bfloat* act [[buffer(0)]],
+    device const bfloat* shared_act [[buffer(1)]],
+    device const uint* experts [[buffer(2)]],
+    device const uchar* codes [[buffer(3)]],
+    device const uchar* scales [[buffer(4)]],
+    device const uchar* biases [[buffer(5)]],
+    device const uchar* shared_codes [[buffer(6)]],
+    device const uchar* shared_scales [[buffer(7)]],
+    device const uchar* shared_biases [[buffer(8)]],
+    device bfloat* y [[buffer(9)]],
+    device bfloat* shared_y [[buffer(10)]],
+    constant ExpertsEachStepArgs& args [[buffer(11)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float products[(TOP_K_MAX + 1) * DOWN_OUTPUTS];
+    uint top_k = args.dims.top_k;
+    uint first = group.x * DOWN_OUTPUTS;
+    uint rows = min(args.dims.width - first, uint(DOWN_OUTPUTS));
+    threadgroup float* out = products + simdgroup * DOWN_OUTPUTS;
+    device bfloat* to = shared_y + first;
+    if (simdgroup < top_k) {
+        StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
+        uint row = experts[simdgroup] * args.stride_rows + first;
+        weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, 1.0f, out, lane);
+        to = y + simdgroup * args.dims.width + first;
+    } else {
+        StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, args.dims.shared_width);
+        weighted_rows(m, first, rows, shared_act, 1.0f, out, lane);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    if (lane < rows) {
+        to[lane] = bfloat(out[lane]);
     }
 }

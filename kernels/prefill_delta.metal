@@ -118,6 +118,19 @@ struct ScanRow {
     float beta;
 };
 
+// Writes a lane's elements of the state and reads them again.
+template <int Parts>
+inline void through_memory(thread float (&s)[Parts], device float* state, bool active) {
+    if (active) {
+#pragma clang loop unroll(full)
+        for (int i = 0; i < Parts; i++) state[i] = s[i];
+    }
+    // Nothing may take the stored elements for the loaded ones.
+    simdgroup_barrier(mem_flags::mem_device);
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Parts; i++) s[i] = active ? state[i] : 0.0f;
+}
+
 // The scan of one state column, `Parts` neighbouring elements in each lane. A row is loaded while the one before it is
 // computed: the recurrence waits for its own sums only.
 template <int Parts>
@@ -178,6 +191,9 @@ inline void scan_column(device const bfloat* q, device const bfloat* k, device c
         }
         sum = simd_sum(sum);
         if (lane == 0) y[row * row_values] = bfloat(sum);
+        if (BLOCK_ROWS != 0 && (row + 1) % BLOCK_ROWS == 0 && row + 1 < d.rows) {
+            through_memory<Parts>(s, state, active);
+        }
     }
     if (active) {
 #pragma clang loop unroll(full)

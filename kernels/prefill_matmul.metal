@@ -89,3 +89,22 @@ kernel void gate_up(device const bfloat* x [[buffer(0)]],
     multiply_tile<2>(gate, up, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
                      dense_rows(x, args.cols, first), sink, memory);
 }
+
+// A thread expands eight elements of one row; threadgroups are stretches of columns x rows x matrices.
+kernel void dequantize(device const uchar* codes [[buffer(0)]],
+                       device const uchar* scales [[buffer(1)]],
+                       device const uchar* biases [[buffer(2)]],
+                       device bfloat* y [[buffer(3)]],
+                       constant DequantizeArgs& args [[buffer(4)]],
+                       uint3 group [[threadgroup_position_in_grid]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+    const uint column = 8 * (group.x * SIMD_WIDTH + lane);
+    const uint row = group.y * ROW_SIMDGROUPS + simdgroup;
+    if (column >= args.cols || row >= args.rows) return;
+    const StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
+    const Float8 x = dequantize8(m, group.z * args.stride_rows + row, column);
+    device bfloat4* to = (device bfloat4*)(y + (ulong(group.z) * args.rows + row) * args.cols + column);
+    to[0] = bfloat4(x.low);
+    to[1] = bfloat4(x.high);
+}

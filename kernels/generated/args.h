@@ -39,6 +39,9 @@ constant uint FORMAT3 [[function_constant(3)]];
 constant uint TILE_ROWS [[function_constant(4)]];
 constant uint KEY_DIM [[function_constant(5)]];
 constant uint HEAD_DIM [[function_constant(6)]];
+constant uint BLOCK_ROWS [[function_constant(7)]];
+constant uint PACKED [[function_constant(8)]];
+constant uint COALESCED [[function_constant(9)]];
 
 struct MoeDims {
     uint rows;
@@ -67,6 +70,13 @@ struct AttentionDims {
     uint head_dim;
     uint rotary_dim;
     float eps;
+};
+
+struct CacheReading {
+    uint blocks;
+    uint block_keys;
+    uint packed;
+    uint coalesced;
 };
 
 struct SampleParams {
@@ -143,6 +153,7 @@ struct DeltaPrepArgs {
 
 struct DeltaScanArgs {
     DeltaDims dims;
+    uint block_rows;
 };
 
 struct GatedNormArgs {
@@ -163,8 +174,7 @@ struct AttendArgs {
 
 struct AttendBlocksArgs {
     AttentionDims dims;
-    uint blocks;
-    uint block_keys;
+    CacheReading reading;
 };
 
 struct AttendMergeArgs {
@@ -237,4 +247,41 @@ struct ExpertsDownStepArgs {
 
 struct SampleArgs {
     uint vocab;
+};
+
+struct DequantizeArgs {
+    uint experts;
+    uint rows;
+    uint cols;
+    uint stride_rows;
+    uint format;
+};
+
+struct ExpertsProductsStepArgs {
+    MoeDims dims;
+    uint gate_format;
+    uint up_format;
+    uint shared_gate_format;
+    uint shared_up_format;
+    uint stride_rows;
+};
+
+struct GateProductsArgs {
+    MoeDims dims;
+};
+
+struct ExpertsEachStepArgs {
+    MoeDims dims;
+    uint format;
+    uint shared_format;
+    uint stride_rows;
+};
+
+struct DeltaUpdateArgs {
+    DeltaDims dims;
+};
+
+struct AttendPreparedArgs {
+    AttentionDims dims;
+    CacheReading reading;
 };

@@ -4,6 +4,7 @@
 //! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
 
 mod ahead;
+mod routing;
 
 pub use ahead::{Ahead, AheadError};
 
@@ -13,7 +14,7 @@ use crate::cache::{CacheOptions, Reuse};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
 use crate::memory::MemoryPlan;
-use crate::model::{DecodeClass, Model};
+use crate::model::{DecodeClass, Mechanism, Mechanisms, Model};
 use crate::session::Session;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -37,6 +38,8 @@ pub struct EngineOptions {
     pub sessions: usize,
     /// What to remember of prompts.
     pub cache: CacheOptions,
+    /// Mechanisms of a GPU's plans; a device without them refuses to leave one out.
+    pub mechanisms: Mechanisms,
 }
 
 impl EngineOptions {
@@ -50,6 +53,7 @@ impl EngineOptions {
             cpu: CpuMode::Fast(crate::backend::cpu::isa::Isa::detect()),
             sessions: 1,
             cache: CacheOptions::default(),
+            mechanisms: Mechanisms::ALL,
         }
     }
 
@@ -112,6 +116,12 @@ pub enum EngineError {
         id: u32,
         /// Rows of the embedding.
         vocab: usize,
+    },
+    /// A mechanism is to be left out that the device's plans do not have.
+    #[error("{mechanism} cannot be turned off: it is a mechanism of GPUs, and this device is none")]
+    Mechanism {
+        /// The mechanism.
+        mechanism: Mechanism,
     },
     /// An empty sequence has no logits.
     #[error("the prompt has no tokens; give at least one")]
@@ -179,8 +189,14 @@ impl Engine {
             return Err(EngineError::ContextLimit { asked: options.context_tokens, limit });
         }
         device.check(&checkpoint.weights.shape)?;
+        let traits = device.traits();
+        let off = Mechanism::ALL.into_iter().find(|(mechanism, _)| !options.mechanisms.has(*mechanism));
+        if let (Some((mechanism, _)), false) = (off, traits.split_attention) {
+            return Err(EngineError::Mechanism { mechanism });
+        }
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
-        let model = Model::new(&checkpoint.weights, device.traits(), chunk_tokens, options.context_tokens);
+        let model =
+            Model::new(&checkpoint.weights, traits.with(options.mechanisms), chunk_tokens, options.context_tokens);
         let memory = MemoryPlan::new(&checkpoint, &model);
         if let Some(most) = device.memory()
             && memory.total_bytes() > most.bytes
@@ -385,6 +401,10 @@ impl Engine {
     /// Starts the plan of a step.
     fn run(&mut self, session: &mut Session, rows: usize, kind: StepKind) -> Result<(), BackendError> {
         let model = &self.model;
+        if matches!(kind, StepKind::Prompt { .. }) && !model.traits.mechanisms.has(Mechanism::DeviceRouting) {
+            let plan = model.prefill(rows, kind == StepKind::Prompt { logits: true });
+            return routing::run_with_host_routing(self.backend.as_mut(), plan, session.state.as_mut());
+        }
         let class = model.decode_class(session.tokens().len());
         let key = match kind {
             StepKind::Decode => ProgramKey::Decode(class),

@@ -70,7 +70,7 @@ impl Backend for StrictBackend {
 
     fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
         for dispatch in &plan.dispatches {
-            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()] }, state)?;
+            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, state)?;
             if dispatch.contract.name == "head" {
                 self.heads += 1;
                 if self.spoil == Some(self.heads) {

@@ -1,5 +1,6 @@
 //! Every kernel contract on every instruction set of this machine against its reference function.
 
+#[expect(dead_code, reason = "it has cases of kernels that are for GPUs alone")]
 mod conformance;
 
 use conformance::{Case, Run, Runs, any_checkpoint};
@@ -22,4 +23,5 @@ impl Runs for InstructionSets {
     }
 }
 
-cases!(InstructionSets);
+common_cases!(InstructionSets);
+cases! { InstructionSets; attention: attend_step; }

@@ -5,6 +5,7 @@ use crate::load::{DeviceArgs, EngineArgs, ModelArgs};
 use crate::output::Color;
 use crate::sampling::SamplingArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lily_engine::model::Mechanism;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -263,6 +264,9 @@ pub struct PlanArgs {
     /// Shape and formats of a model instead: a directory, or org/name[@revision]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
+    /// Leave a mechanism out, to see what it does to the plan; may be given several times
+    #[arg(long, value_name = "MECHANISM")]
+    pub without: Vec<Mechanism>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -107,6 +107,11 @@ fn plan_shows_kernels_stages_and_the_minimum() {
     let text = lily(&["plan", "--model", "lily-nano", "--context", "0"]).output().stdout;
     assert!(text.contains("the least is"), "{text}");
     check_failure(&lily(&["plan", "--context", "262144"]).output(), 2, "expected at most 262143");
+
+    let apart = lily(&["plan", "--without", "fused-down", "--without", "fused-qk-prep", "--json"]).output().json();
+    let kernels = |plan: &serde_json::Value| plan["report"]["kernels"].as_u64().unwrap();
+    assert_eq!(kernels(&apart), kernels(&plan) + 50, "{apart}");
+    check_failure(&lily(&["plan", "--without", "warp"]).output(), 2, "expected one of fused-dequantize, ");
 }
 
 #[test]

@@ -252,6 +252,27 @@ impl AttentionDims {
     }
 }
 
+dims! {
+    /// How decode attention splits the cache and reads it.
+    CacheReading {
+        /// Blocks.
+        blocks: u32,
+        /// Keys of a block; 0 splits the visible keys evenly.
+        block_keys: u32,
+        /// Queries of a KV head that share each load of a cache row: [`PACKED_QUERIES`] or 1.
+        packed: u32,
+        /// 1 if neighbouring lanes read neighbouring bytes, 0 if each reads its own stretch element by element.
+        coalesced: u32,
+    }
+}
+
+impl CacheReading {
+    /// So many blocks of so many keys (0: split evenly), read in the best way.
+    pub fn new(blocks: u32, block_keys: u32) -> Self {
+        Self { blocks, block_keys, packed: PACKED_QUERIES, coalesced: 1 }
+    }
+}
+
 /// Keys of block `block` when `visible` keys are split: `block_keys` each, or evenly in multiples of 32 if that is 0.
 fn block_range(visible: usize, blocks: u32, block_keys: u32, block: usize) -> std::ops::Range<usize> {
     let size = match block_keys as usize {
@@ -268,10 +289,8 @@ kernel! {
         args {
             /// Dimensions; one row.
             dims: AttentionDims,
-            /// Blocks.
-            blocks: u32,
-            /// Keys of a block; 0 splits the visible keys evenly.
-            block_keys: u32,
+            /// How the cache is split and read.
+            reading: CacheReading,
         }
         buffers {
             step: read u32,
@@ -286,15 +305,17 @@ kernel! {
             partials: write f32,
         }
         launch: |a| {
-            let packs = a.dims.queries_per_kv().div_ceil(PACKED_QUERIES as usize) as u32;
-            Launch::new([a.blocks, packs, a.dims.kv_heads], launch::BLOCK_THREADS)
+            let packs = a.dims.queries_per_kv().div_ceil(a.reading.packed as usize) as u32;
+            Launch::new([a.reading.blocks, packs, a.dims.kv_heads], launch::BLOCK_THREADS)
                 .constant(Constant::HeadDim, a.dims.head_dim)
+                .constant(Constant::Packed, a.reading.packed)
+                .constant(Constant::Coalesced, a.reading.coalesced)
         },
         cost: |a, step| {
             let mut cost = a.dims.cost(step);
             cost.weight_bytes = 8.0 * a.dims.head_dim as f64;
             cost.activation_bytes =
-                2.0 * (a.dims.q_width() + 2 * a.dims.kv_width()) as f64 + a.dims.partial_bytes(a.blocks) as f64;
+                2.0 * (a.dims.q_width() + 2 * a.dims.kv_width()) as f64 + a.dims.partial_bytes(a.reading.blocks) as f64;
             cost
         },
         tolerance: 1e-3,
@@ -304,7 +325,6 @@ kernel! {
 
 fn attend_blocks_reference(v: AttendBlocksViews<'_>) {
     let dims = v.args.dims;
-    let (d, kv, width) = (dims.head_dim as usize, dims.kv_width(), partial_width(&dims));
     let mut q = vec![bf16::ZERO; dims.q_width()];
     qk_prep_reference(QkPrepViews {
         args: QkPrepArgs { dims },
@@ -319,21 +339,34 @@ fn attend_blocks_reference(v: AttendBlocksViews<'_>) {
         values: &mut *v.values,
         q: &mut q,
     });
-    let visible = v.step[0] as usize + 1;
-    for (at, out) in v.partials.chunks_exact_mut(width).enumerate() {
+    blocks_reference(dims, v.args.reading, v.step[0], &q, [v.keys, v.values], v.partials);
+}
+
+/// Partial results of prepared queries with a cache that holds the token itself at `position`.
+pub(super) fn blocks_reference(
+    dims: AttentionDims,
+    reading: CacheReading,
+    position: u32,
+    q: &[bf16],
+    [keys, values]: [&[bf16]; 2],
+    partials: &mut [f32],
+) {
+    let (d, kv, width) = (dims.head_dim as usize, dims.kv_width(), partial_width(&dims));
+    let visible = position as usize + 1;
+    for (at, out) in partials.chunks_exact_mut(width).enumerate() {
         let (block, head) = (at / dims.heads as usize, at % dims.heads as usize);
         let column = head / dims.queries_per_kv() * d;
-        let range = block_range(visible, v.args.blocks, v.args.block_keys, block);
+        let range = block_range(visible, reading.blocks, reading.block_keys, block);
         let q = &q[head * d..][..d];
         let score = |i: usize| -> f64 {
-            let key = &v.keys[i * kv + column..][..d];
+            let key = &keys[i * kv + column..][..d];
             key.iter().zip(q).map(|(k, q)| k.to_f64() * q.to_f64()).sum::<f64>() * dims.scale() as f64
         };
         let scores: Vec<f64> = range.clone().map(score).collect();
         let most = scores.iter().cloned().fold(EMPTY_BLOCK as f64, f64::max);
         let mut sum = vec![0.0f64; d];
         for (i, score) in range.zip(&scores) {
-            let value = &v.values[i * kv + column..][..d];
+            let value = &values[i * kv + column..][..d];
             sum.iter_mut().zip(value).for_each(|(s, x)| *s += (score - most).exp() * x.to_f64());
         }
         out[0] = most as f32;

@@ -4,7 +4,9 @@
 //! test compares it.
 
 use super::launch::GEOMETRY;
-use super::{AttentionDims, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES};
+use super::{
+    AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES,
+};
 
 /// Numbers of the sampler.
 const SAMPLING: [(&str, u32); 9] = [
@@ -54,6 +56,12 @@ pub fn contracts() -> Vec<&'static Contract> {
         ExpertsGateUpStep,
         ExpertsDownStep,
         Sample,
+        Dequantize,
+        ExpertsProductsStep,
+        GateProducts,
+        ExpertsEachStep,
+        DeltaUpdate,
+        AttendPrepared,
     ]
 }
 
@@ -73,7 +81,8 @@ pub fn args_header() -> String {
     for (constant, name) in Constant::ALL {
         text += &format!("constant uint {name} [[function_constant({})]];\n", constant as u32);
     }
-    let dims = [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT, super::SampleParams::LAYOUT];
+    let dims =
+        [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT, CacheReading::LAYOUT, super::SampleParams::LAYOUT];
     for layout in dims.into_iter().chain(contracts().into_iter().filter(|c| c.on_gpu()).map(|c| c.layout)) {
         text += &structure(&layout);
     }

@@ -167,6 +167,8 @@ kernel! {
         args {
             /// Dimensions.
             dims: DeltaDims,
+            /// Tokens after which the state goes through memory; 0 keeps it in registers for the whole chunk.
+            block_rows: u32,
         }
         buffers {
             q: read bf16,
@@ -177,11 +179,16 @@ kernel! {
             state: update f32,
             y: write bf16,
         }
-        launch: |a| launch::items(a.dims.value_dim, a.dims.value_heads).constant(Constant::KeyDim, a.dims.key_dim),
+        launch: |a| {
+            launch::items(a.dims.value_dim, a.dims.value_heads)
+                .constant(Constant::KeyDim, a.dims.key_dim)
+                .constant(Constant::BlockRows, a.block_rows)
+        },
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
+            let trips = if a.block_rows == 0 { 1 } else { a.dims.rows.div_ceil(a.block_rows) };
             Cost {
-                state_bytes: 2.0 * d.state_bytes(),
+                state_bytes: 2.0 * trips as f64 * d.state_bytes(),
                 activation_bytes: rows * (2.0 * (d.channels() + d.values_width()) as f64 + 8.0 * d.value_heads as f64),
                 flops: d.scan_flops(),
                 ..Cost::default()
@@ -286,8 +293,34 @@ kernel! {
 /// The three kernels it stands for, one after another.
 fn step_reference(v: DeltaStepViews<'_>) {
     let dims = v.args.dims;
+    let mut y = vec![bf16::ZERO; dims.values_width()];
+    update_reference(DeltaUpdateViews {
+        args: DeltaUpdateArgs { dims },
+        step: v.step,
+        qkv: v.qkv,
+        a: v.a,
+        b: v.b,
+        taps: v.taps,
+        a_log: v.a_log,
+        dt_bias: v.dt_bias,
+        window: v.window,
+        state: v.state,
+        results: &mut y,
+    });
+    let norm = HostSlices::new([
+        HostSlice::Read(bytemuck::cast_slice(&y)),
+        HostSlice::Read(bytemuck::cast_slice(v.z)),
+        HostSlice::Read(bytemuck::cast_slice(v.gain)),
+        HostSlice::Write(bytemuck::cast_slice_mut(v.out)),
+    ]);
+    (GatedNorm::contract().reference)(bytemuck::bytes_of(&GatedNormArgs { dims }), norm);
+}
+
+/// Preparation and scan, one after another.
+pub(super) fn update_reference(v: DeltaUpdateViews<'_>) {
+    let dims = v.args.dims;
     let (mut q, mut k) = (vec![bf16::ZERO; dims.keys_width()], vec![bf16::ZERO; dims.keys_width()]);
-    let (mut values, mut y) = (vec![bf16::ZERO; dims.values_width()], vec![bf16::ZERO; dims.values_width()]);
+    let mut values = vec![bf16::ZERO; dims.values_width()];
     let (mut decay, mut beta) = (vec![0.0; v.a.len()], vec![0.0; v.a.len()]);
     prep_reference(DeltaPrepViews {
         args: DeltaPrepArgs { dims },
@@ -306,20 +339,13 @@ fn step_reference(v: DeltaStepViews<'_>) {
         beta: &mut beta,
     });
     scan_reference(DeltaScanViews {
-        args: DeltaScanArgs { dims },
+        args: DeltaScanArgs { dims, block_rows: 0 },
         q: &q,
         k: &k,
         v: &values,
         decay: &decay,
         beta: &beta,
         state: v.state,
-        y: &mut y,
+        y: v.results,
     });
-    let norm = HostSlices::new([
-        HostSlice::Read(bytemuck::cast_slice(&y)),
-        HostSlice::Read(bytemuck::cast_slice(v.z)),
-        HostSlice::Read(bytemuck::cast_slice(v.gain)),
-        HostSlice::Write(bytemuck::cast_slice_mut(v.out)),
-    ]);
-    (GatedNorm::contract().reference)(bytemuck::bytes_of(&GatedNormArgs { dims }), norm);
 }

@@ -24,11 +24,17 @@ pub enum Constant {
     KeyDim,
     /// Head size of attention.
     HeadDim,
+    /// Tokens after which a scan's state goes through memory; 0: never inside a chunk.
+    BlockRows,
+    /// Queries that share each load of a cache row.
+    Packed,
+    /// Whether neighbouring lanes read neighbouring bytes of the cache.
+    Coalesced,
 }
 
 impl Constant {
     /// All of them, in order of their indices.
-    pub const ALL: [(Constant, &'static str); 7] = [
+    pub const ALL: [(Constant, &'static str); 10] = [
         (Constant::Format0, "FORMAT0"),
         (Constant::Format1, "FORMAT1"),
         (Constant::Format2, "FORMAT2"),
@@ -36,6 +42,9 @@ impl Constant {
         (Constant::TileRows, "TILE_ROWS"),
         (Constant::KeyDim, "KEY_DIM"),
         (Constant::HeadDim, "HEAD_DIM"),
+        (Constant::BlockRows, "BLOCK_ROWS"),
+        (Constant::Packed, "PACKED"),
+        (Constant::Coalesced, "COALESCED"),
     ];
 }
 

@@ -15,6 +15,7 @@ pub mod quant;
 mod sample;
 pub mod signature;
 pub mod source;
+mod unfused;
 
 pub use attention::*;
 pub(crate) use delta::decay_of;
@@ -26,6 +27,7 @@ pub use linear::*;
 pub(crate) use moe::top_k;
 pub use moe::*;
 pub use sample::*;
+pub use unfused::*;
 
 use crate::plan::{Dispatch, Slot};
 use crate::weights::{Float, Format};

@@ -1,6 +1,6 @@
 //! Names and sizes of all buffers of a model.
 
-use super::{DecodeClass, Model, Traits};
+use super::{DecodeClass, Mechanism, Model, Traits};
 use crate::kernel::{MatrixSlots, RESULT_WORDS, SampleParams, Step, launch};
 use crate::plan::{BufferTable, Home, Slot};
 use crate::shape::Shape;
@@ -107,10 +107,13 @@ pub struct Scratch {
     pub draws: Slot,
     pub results: Slot,
     pub logprobs: Slot,
+    /// Only where the mechanism that does without it is off; otherwise empty.
+    pub products: Slot,
+    pub expanded: [Slot; 2],
 }
 
 impl Scratch {
-    fn build(table: &mut BufferTable, shape: &Shape, rows: usize, partials_bytes: usize) -> Self {
+    fn build(table: &mut BufferTable, shape: &Shape, rows: usize, extra: &Extra) -> Self {
         let mut add = |name: &str, bytes: usize| table.add(name, bytes, Home::Scratch);
         let (d, a, m) = (&shape.delta, &shape.attention, &shape.moe);
         let q_width = a.heads * a.head_dim;
@@ -143,7 +146,7 @@ impl Scratch {
             offsets: add("offsets", 4 * (m.experts + 1)),
             order: add("order", 4 * assignments),
             tiles: add("tiles", 8 * tiles),
-            partials: add("partials", partials_bytes),
+            partials: add("partials", extra.partials_bytes),
             act: add("act", 2 * assignments * m.expert_width),
             expert_y: add("expert_y", 2 * assignments * shape.hidden),
             shared_act: add("shared_act", 2 * rows * m.shared_width),
@@ -155,6 +158,8 @@ impl Scratch {
             draws: add("draws", 4),
             results: add("results", 2 * 4 * RESULT_WORDS as usize),
             logprobs: add("logprobs", 2 * 4),
+            products: add("products", extra.products_bytes),
+            expanded: ["expanded0", "expanded1"].map(|name| add(name, extra.expanded_bytes)),
         }
     }
 }
@@ -250,10 +255,41 @@ fn layer(n: &mut Namer<'_>, shape: &Shape, context: usize, w: &LayerWeights) -> 
     }
 }
 
-/// Room for the partial results of attention in a decode step.
-fn partials_bytes(shape: &Shape, traits: Traits, context_tokens: usize) -> usize {
-    let blocks = if traits.split_attention { DecodeClass::most_blocks(context_tokens) as usize } else { 0 };
-    4 * blocks * shape.attention.heads * (shape.attention.head_dim + 2)
+/// Bytes of scratch that only some devices and plans need.
+struct Extra {
+    /// Partial results of attention in a decode step.
+    partials_bytes: usize,
+    /// Products of the experts before their activation.
+    products_bytes: usize,
+    /// An expanded matrix.
+    expanded_bytes: usize,
+}
+
+impl Extra {
+    fn new(shape: &Shape, traits: Traits, context_tokens: usize, layers: &[LayerBuffers]) -> Self {
+        let blocks = DecodeClass::most_blocks(context_tokens, traits) as usize;
+        let (a, m) = (&shape.attention, &shape.moe);
+        let unless = |mechanism, bytes| if traits.mechanisms.has(mechanism) { 0 } else { bytes };
+        let products = 2 * (m.top_k * m.expert_width + m.shared_width);
+        let expanded = layers.iter().map(|layer| most_elements(layer, m.experts)).max().unwrap_or(0);
+        Self {
+            partials_bytes: 4 * blocks * a.heads * (a.head_dim + 2),
+            products_bytes: unless(Mechanism::FusedGateUp, 4 * products),
+            expanded_bytes: unless(Mechanism::FusedDequantize, 2 * expanded),
+        }
+    }
+}
+
+/// Elements of the largest matrix that a prefill chunk multiplies by in this layer, all experts counted as one.
+fn most_elements(layer: &LayerBuffers, experts: usize) -> usize {
+    let elements = |m: &MatrixSlots| m.rows as usize * m.cols as usize;
+    let mixer = match &layer.mixer {
+        MixerBuffers::Delta { qkv, z, a, b, out, .. } => [qkv, z, a, b, out].map(elements),
+        MixerBuffers::Attention { q, k, v, o, .. } => [q, k, v, o, o].map(elements),
+    };
+    let shared = [&layer.shared_gate, &layer.shared_up, &layer.shared_down].map(elements);
+    let routed = [&layer.gate, &layer.up, &layer.down].map(|m| experts * elements(m));
+    mixer.into_iter().chain(shared).chain(routed).max().unwrap_or(0)
 }
 
 pub(super) fn build(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Model {
@@ -267,12 +303,13 @@ pub(super) fn build(weights: &Weights, traits: Traits, chunk_tokens: usize, cont
     let mut namer = Namer { table: &mut table, prefix: String::new() };
     let (rotary, theta) = (shape.attention.rotary_dim, shape.attention.rope_theta);
     let inv_freq: Vec<f32> = (0..rotary / 2).map(|i| theta.powf(-2.0 * i as f64 / rotary as f64) as f32).collect();
+    let extra = Extra::new(&shape, traits, context_tokens, &layers);
     Model {
         embed: namer.matrix("embed", &weights.embed),
         final_norm: namer.vector("final_norm", &weights.final_norm),
         head: namer.matrix("head", &weights.head),
         inv_freq: namer.vector("inv_freq", &inv_freq),
-        scratch: Scratch::build(&mut table, &shape, chunk_tokens, partials_bytes(&shape, traits, context_tokens)),
+        scratch: Scratch::build(&mut table, &shape, chunk_tokens, &extra),
         shape,
         traits,
         chunk_tokens,

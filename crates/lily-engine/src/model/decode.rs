@@ -1,6 +1,7 @@
-//! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends.
+//! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends. What replaces a kernel whose
+//! mechanism is off stands in [`super::unfused`].
 
-use super::{LayerBuffers, MixerBuffers, Model};
+use super::{LayerBuffers, Mechanism, MixerBuffers, Model, Traits};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
 
@@ -27,23 +28,26 @@ const LONG_BLOCK_KEYS: u32 = 1024;
 impl DecodeClass {
     /// Few blocks for short contexts, more up to 32K; from there on blocks of fixed size, as many as the next power of
     /// two of the context needs, so that a plan is rebuilt seldom.
-    fn split(position: usize) -> Self {
+    fn of(position: usize, traits: Traits) -> Self {
+        if !traits.split_attention {
+            return DecodeClass::Whole;
+        }
         match position + 1 {
             0..=8_192 => DecodeClass::Split { blocks: MERGED_BLOCKS, block_keys: 0 },
-            8_193..=32_767 => DecodeClass::Split { blocks: 32, block_keys: 0 },
-            visible => DecodeClass::Split {
+            visible if visible >= 32_768 && traits.mechanisms.has(Mechanism::FixedBlocks) => DecodeClass::Split {
                 blocks: visible.next_power_of_two() as u32 / LONG_BLOCK_KEYS,
                 block_keys: LONG_BLOCK_KEYS,
             },
+            _ => DecodeClass::Split { blocks: 32, block_keys: 0 },
         }
     }
 
     /// Most blocks of any step in a context of so many tokens.
-    pub(super) fn most_blocks(context_tokens: usize) -> u32 {
+    pub(super) fn most_blocks(context_tokens: usize, traits: Traits) -> u32 {
         [1, 8_193, context_tokens]
             .into_iter()
             .filter(|&tokens| tokens <= context_tokens)
-            .map(|tokens| match Self::split(tokens.max(1) - 1) {
+            .map(|tokens| match Self::of(tokens.max(1) - 1, traits) {
                 DecodeClass::Split { blocks, .. } => blocks,
                 DecodeClass::Whole => 0,
             })
@@ -60,7 +64,7 @@ impl Model {
     /// The plan serves every position of the same [`Model::decode_class`] as `position`.
     pub fn decode(&self, position: usize, choose: bool) -> Plan {
         let class = self.decode_class(position);
-        let mut plan = Plan::default();
+        let mut plan = self.empty_plan();
         self.embed_rows(&mut plan, 1);
         for layer in &self.layers {
             match &layer.mixer {
@@ -78,7 +82,7 @@ impl Model {
 
     /// The plan that only chooses a token from logits that are there.
     pub fn choose(&self) -> Plan {
-        let mut plan = Plan::default();
+        let mut plan = self.empty_plan();
         self.push_choice(&mut plan);
         plan
     }
@@ -101,7 +105,7 @@ impl Model {
 
     /// Which decode plan a step at `position` needs.
     pub fn decode_class(&self, position: usize) -> DecodeClass {
-        if self.traits.split_attention { DecodeClass::split(position) } else { DecodeClass::Whole }
+        DecodeClass::of(position, self.traits)
     }
 
     fn project(&self, plan: &mut Plan, gain: Slot, parts: [Option<(&MatrixSlots, Slot)>; 4]) {
@@ -147,6 +151,10 @@ impl Model {
         let parts = [Some((qkv, s.qkv)), Some((z, s.z)), Some((a, s.a)), Some((b, s.b))];
         self.project(plan, layer.input_norm, parts);
         let mixed = s.mixed.first(2 * dims.values_width());
+        if !self.has(Mechanism::FusedDeltaNorm) {
+            self.delta_then_norm(plan, layer, mixed);
+            return self.product_add_row(plan, mixed, out);
+        }
         plan.push(DeltaStep {
             args: DeltaStepArgs { dims },
             step: s.step,
@@ -183,8 +191,25 @@ impl Model {
             return self.product_add_row(plan, mixed, o);
         };
         let partials = s.partials.first(dims.partial_bytes(blocks));
-        let args = AttendBlocksArgs { dims, blocks, block_keys };
-        plan.push(AttendBlocks { args, step, q_raw, k_raw, v_raw, q_gain, k_gain, inv_freq, keys, values, partials });
+        let reading = self.cache_reading(blocks, block_keys);
+        if self.has(Mechanism::FusedQkPrep) {
+            let args = AttendBlocksArgs { dims, reading };
+            plan.push(AttendBlocks {
+                args,
+                step,
+                q_raw,
+                k_raw,
+                v_raw,
+                q_gain,
+                k_gain,
+                inv_freq,
+                keys,
+                values,
+                partials,
+            });
+        } else {
+            self.prepare_then_attend(plan, layer, reading, partials);
+        }
         if blocks <= MERGED_BLOCKS {
             let args = MergeMatVecAddArgs { dims, blocks, outputs: o.rows, format: o.format };
             let (codes, scales, biases, h) = (o.codes, o.scales, o.biases, self.hidden(s.h, 1));
@@ -192,6 +217,15 @@ impl Model {
         } else {
             plan.push(AttendMerge { args: AttendMergeArgs { dims, blocks }, q_raw, partials, out: mixed });
             self.product_add_row(plan, mixed, o);
+        }
+    }
+
+    fn cache_reading(&self, blocks: u32, block_keys: u32) -> CacheReading {
+        CacheReading {
+            blocks,
+            block_keys,
+            packed: if self.has(Mechanism::PackedQueries) { PACKED_QUERIES } else { 1 },
+            coalesced: self.has(Mechanism::CoalescedCache) as u32,
         }
     }
 
@@ -227,6 +261,21 @@ impl Model {
             logits,
             shared,
         });
+        if self.has(Mechanism::FusedGateUp) {
+            self.experts_gate_up(plan, layer, [logits, experts, scores, act, shared_act]);
+        } else {
+            self.products_then_gate(plan, layer, [logits, experts, scores, act, shared_act]);
+        }
+        if self.has(Mechanism::FusedDown) {
+            self.experts_down(plan, layer, [act, shared_act, experts, scores, shared]);
+        } else {
+            self.down_then_combine(plan, layer, [act, shared_act, experts, scores, shared]);
+        }
+    }
+
+    fn experts_gate_up(&self, plan: &mut Plan, layer: &LayerBuffers, buffers: [Slot; 5]) {
+        let (dims, h) = (self.moe_dims(1), self.hidden(self.scratch.h, 1));
+        let [logits, experts, scores, act, shared_act] = buffers;
         let (gate, up, shared_gate, shared_up) = (&layer.gate, &layer.up, &layer.shared_gate, &layer.shared_up);
         plan.push(ExpertsGateUpStep {
             args: ExpertsGateUpStepArgs {
@@ -257,7 +306,6 @@ impl Model {
             act,
             shared_act,
         });
-        self.experts_down(plan, layer, [act, shared_act, experts, scores, shared]);
     }
 
     fn experts_down(&self, plan: &mut Plan, layer: &LayerBuffers, inputs: [Slot; 5]) {
@@ -283,5 +331,60 @@ impl Model {
             shared_biases: shared_down.biases,
             h: self.hidden(self.scratch.h, 1),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Mechanisms;
+    use crate::outline::outline;
+    use crate::plan::stages::stages;
+    use crate::shape::Shape;
+    use crate::weights::{Float, Format};
+
+    /// Kernels and stages of prefill at 4,096 and decode at 40,000 tokens of the published model without a mechanism.
+    fn size_without(mechanism: Option<Mechanism>) -> [usize; 4] {
+        let affine = |bits| Format::Affine { bits, group: 64, scale: Float::Bf16 };
+        let weights = outline(&Shape::qwen36_35b_a3b(), affine(4), affine(8));
+        let mechanisms = mechanism.map_or(Mechanisms::ALL, |m| Mechanisms::ALL.without(m));
+        let model = Model::new(&weights, Traits::GPU.with(mechanisms), 512, 65_536);
+        let size = |plan: Plan| [plan.dispatches.len(), stages(&plan).iter().max().unwrap() + 1];
+        let ([a, b], [c, d]) = (size(model.prefill(512, true)), size(model.decode(40_000, true)));
+        [a, b, c, d]
+    }
+
+    #[test]
+    fn a_mechanism_costs_what_it_saves() {
+        let all = size_without(None);
+        let [prefill, prefill_stages, decode, decode_stages] = all;
+        let matrices = 30 * 5 + 10 * 4 + 40 * 6; // of delta layers, attention layers and experts
+        for (mechanism, _) in Mechanism::ALL {
+            let found = size_without(Some(mechanism));
+            let decode_with = |more| [prefill, prefill_stages, decode + more, decode_stages + more];
+            match mechanism {
+                Mechanism::FusedDequantize => assert_eq!(found[0], prefill + matrices),
+                Mechanism::Concurrency => assert_eq!(found, [prefill, prefill, decode, decode]),
+                Mechanism::FusedGateUp | Mechanism::FusedDown => assert_eq!(found, decode_with(40)),
+                Mechanism::FusedQkPrep => assert_eq!(found, decode_with(10)),
+                Mechanism::FusedDeltaNorm => assert_eq!(found, decode_with(30)),
+                // The same kernels in another form, or chosen by another.
+                _ => assert_eq!(found, all, "{mechanism}"),
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_have_a_fixed_size_from_32k_on() {
+        let class = |tokens: usize, mechanisms| DecodeClass::of(tokens - 1, Traits::GPU.with(mechanisms));
+        let general = Mechanisms::ALL.without(Mechanism::FixedBlocks);
+        for (tokens, blocks, block_keys) in [(1, 8, 0), (8192, 8, 0), (8193, 32, 0), (32_767, 32, 0)] {
+            assert_eq!(class(tokens, Mechanisms::ALL), DecodeClass::Split { blocks, block_keys }, "{tokens}");
+            assert_eq!(class(tokens, general), DecodeClass::Split { blocks, block_keys }, "{tokens}");
+        }
+        for (tokens, blocks) in [(32_768, 32), (32_769, 64), (65_536, 64), (131_072, 128)] {
+            assert_eq!(class(tokens, Mechanisms::ALL), DecodeClass::Split { blocks, block_keys: 1024 }, "{tokens}");
+            assert_eq!(class(tokens, general), DecodeClass::Split { blocks: 32, block_keys: 0 }, "{tokens}");
+        }
     }
 }

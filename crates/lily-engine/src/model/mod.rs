@@ -5,17 +5,20 @@
 
 mod buffers;
 mod decode;
+mod mechanism;
 mod prefill;
+mod unfused;
 
 pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
 pub use decode::DecodeClass;
+pub use mechanism::{Mechanism, Mechanisms, UnknownMechanism};
 
 use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims};
-use crate::plan::{BufferTable, Slot};
+use crate::plan::{BufferTable, Plan, Slot};
 use crate::shape::Shape;
 use crate::weights::Weights;
 
-/// What of a device the plans depend on.
+/// What the plans depend on: the device, and the mechanisms that are left on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// A decode step attends to blocks of the cache at once and merges them afterwards, for devices that run many
@@ -25,13 +28,23 @@ pub struct Traits {
     pub decode_is_prefill: bool,
     /// The next token is chosen by a kernel, so that the host need not wait for it.
     pub chooses_tokens: bool,
+    /// Mechanisms of the plans for GPUs; those for the CPU have none to turn off.
+    pub mechanisms: Mechanisms,
 }
 
 impl Traits {
     /// The CPU: few threads, dispatches one after another.
-    pub const CPU: Traits = Traits { split_attention: false, decode_is_prefill: true, chooses_tokens: false };
+    pub const CPU: Traits =
+        Traits { split_attention: false, decode_is_prefill: true, chooses_tokens: false, mechanisms: Mechanisms::ALL };
     /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
-    pub const GPU: Traits = Traits { split_attention: true, decode_is_prefill: false, chooses_tokens: true };
+    pub const GPU: Traits =
+        Traits { split_attention: true, decode_is_prefill: false, chooses_tokens: true, mechanisms: Mechanisms::ALL };
+
+    /// The same device without these mechanisms.
+    pub fn with(self, mechanisms: Mechanisms) -> Self {
+        let chooses_tokens = self.chooses_tokens && mechanisms.has(Mechanism::DeviceTokens);
+        Self { chooses_tokens, mechanisms, ..self }
+    }
 }
 
 /// A model's buffers, from which its plans are built.
@@ -65,6 +78,15 @@ impl Model {
     /// Names the buffers of `weights` for chunks of up to `chunk_tokens` and contexts of up to `context_tokens`.
     pub fn new(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Self {
         buffers::build(weights, traits, chunk_tokens, context_tokens)
+    }
+
+    fn has(&self, mechanism: Mechanism) -> bool {
+        self.traits.mechanisms.has(mechanism)
+    }
+
+    /// A plan without dispatches.
+    fn empty_plan(&self) -> Plan {
+        Plan { serial: !self.has(Mechanism::Concurrency), ..Plan::default() }
     }
 
     fn delta_dims(&self, rows: usize) -> DeltaDims {

@@ -1,8 +1,14 @@
 //! The plan of a prefill chunk: matrix times matrix, experts grouped, logits of the last row only.
 
-use super::{LayerBuffers, MixerBuffers, Model};
+use super::unfused::Expanded;
+use super::{LayerBuffers, Mechanism, MixerBuffers, Model};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
+
+/// Tokens after which the scan's state goes through memory where it may not stay in registers.
+const SCAN_BLOCK_ROWS: u32 = 32;
+/// Rows of an expert's tile where its load may not decide.
+const FIXED_TILE_ROWS: u32 = 16;
 
 impl Model {
     /// The plan that extends a session by `rows` tokens; with `logits`, the last row's logits are computed too.
@@ -11,7 +17,7 @@ impl Model {
     /// If `rows` is 0 or more than the model's chunk: a broken invariant of the session.
     pub fn prefill(&self, rows: usize, logits: bool) -> Plan {
         assert!(rows >= 1 && rows <= self.chunk_tokens, "a chunk of {rows} rows; at most {}", self.chunk_tokens);
-        let mut plan = Plan::default();
+        let mut plan = self.empty_plan();
         self.embed_rows(&mut plan, rows);
         for layer in &self.layers {
             match &layer.mixer {
@@ -69,6 +75,7 @@ impl Model {
 
     fn product(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, y: Slot, rows: usize) -> Slot {
         let y = y.first(2 * rows * m.rows as usize);
+        let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMul {
             args: MatMulArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
             x,
@@ -81,6 +88,7 @@ impl Model {
     }
 
     fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
+        let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMulAdd {
             args: MatMulAddArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
             x,
@@ -121,7 +129,8 @@ impl Model {
             decay,
             beta,
         });
-        plan.push(DeltaScan { args: DeltaScanArgs { dims }, q, k, v, decay, beta, state: *state, y });
+        let block_rows = if self.has(Mechanism::RegisterScan) { 0 } else { SCAN_BLOCK_ROWS };
+        plan.push(DeltaScan { args: DeltaScanArgs { dims, block_rows }, q, k, v, decay, beta, state: *state, y });
         plan.push(GatedNorm { args: GatedNormArgs { dims }, y, z, gain: *norm, out: mixed });
         self.product_add(plan, mixed, out, rows);
     }
@@ -169,7 +178,10 @@ impl Model {
         let [experts, scores, order] = [s.experts, s.scores, s.order].map(|slot| slot.first(4 * dims.assignments()));
         self.router(plan, layer, x, logits, shared, rows);
         plan.push(Route { args: RouteArgs { dims }, logits, experts, scores });
-        let tile_rows = launch::expert_tile_rows(dims.assignments() as u32, dims.experts);
+        let tile_rows = match self.has(Mechanism::TilesByLoad) {
+            true => launch::expert_tile_rows(dims.assignments() as u32, dims.experts),
+            false => FIXED_TILE_ROWS,
+        };
         let tiles = s.tiles.first(8 * dims.tiles(tile_rows) as usize);
         let group = GroupRowsArgs { dims, tile_rows };
         plan.push(GroupRows { args: group, experts, offsets: s.offsets, order, tiles });
@@ -177,7 +189,8 @@ impl Model {
         let y = self.hidden(s.expert_y, dims.assignments());
         self.grouped(plan, layer, group, [x, order, tiles, act, y]);
         let shared_act = s.shared_act.first(2 * rows * dims.shared_width as usize);
-        let (gate, up) = (&layer.shared_gate, &layer.shared_up);
+        let gate = self.for_product(plan, &layer.shared_gate, 1, Expanded::First);
+        let up = self.for_product(plan, &layer.shared_up, 1, Expanded::Second);
         plan.push(GateUp {
             args: GateUpArgs {
                 rows: rows as u32,
@@ -218,7 +231,9 @@ impl Model {
 
     fn grouped(&self, plan: &mut Plan, layer: &LayerBuffers, group: GroupRowsArgs, buffers: [Slot; 5]) {
         let ([x, order, tiles, act, y], GroupRowsArgs { dims, tile_rows }) = (buffers, group);
-        let (gate, up, down, offsets) = (&layer.gate, &layer.up, &layer.down, self.scratch.offsets);
+        let offsets = self.scratch.offsets;
+        let gate = self.for_product(plan, &layer.gate, dims.experts, Expanded::First);
+        let up = self.for_product(plan, &layer.up, dims.experts, Expanded::Second);
         plan.push(ExpertGateUp {
             args: ExpertGateUpArgs {
                 dims,
@@ -239,6 +254,7 @@ impl Model {
             up_biases: up.biases,
             y: act,
         });
+        let down = self.for_product(plan, &layer.down, dims.experts, Expanded::First);
         plan.push(ExpertDown {
             args: ExpertDownArgs { dims, format: down.format, stride_rows: down.expert_stride_rows, tile_rows },
             act,

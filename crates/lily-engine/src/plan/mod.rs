@@ -152,6 +152,8 @@ impl Dispatch {
 pub struct Plan {
     /// The launches.
     pub dispatches: Vec<Dispatch>,
+    /// Whether each waits for the one before it, hazard or not.
+    pub serial: bool,
 }
 
 impl Plan {

@@ -22,6 +22,9 @@ struct Touch {
 
 /// The stage of every dispatch, from 0.
 pub fn stages(plan: &Plan) -> Vec<usize> {
+    if plan.serial {
+        return (0..plan.dispatches.len()).collect();
+    }
     let mut touched: HashMap<BufferId, Vec<Touch>> = HashMap::new();
     let mut stages = Vec::with_capacity(plan.dispatches.len());
     for dispatch in &plan.dispatches {
@@ -165,6 +168,8 @@ mod tests {
         plan.push(norm(c, gain, b)); // write after the read of b in stage 1: stage 2
         plan.push(norm(c, gain, b)); // write after that write: stage 3
         assert_eq!(stages(&plan), [0, 0, 1, 2, 2, 3]);
+        plan.serial = true;
+        assert_eq!(stages(&plan), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

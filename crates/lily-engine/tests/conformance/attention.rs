@@ -108,7 +108,7 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
         let (mut c, dims) = (Case::new(26), attention_dims(1, heads));
         let q_raw = c.bf16(2 * heads * 64, 2.0);
         let kernel = AttendBlocks {
-            args: AttendBlocksArgs { dims, blocks, block_keys },
+            args: AttendBlocksArgs { dims, reading: CacheReading::new(blocks, block_keys) },
             step: c.u32(&[position, 0]),
             q_raw,
             k_raw: c.bf16(128, 2.0),
@@ -147,46 +147,62 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
     }
 }
 
-pub fn attend_blocks_at_borders(device: &dyn Runs) {
-    // Contexts around 32, where a block of an even split is full, around 4,096, and around 32,768, where blocks of fixed
-    // size begin; every head size; groups of 1 to 9 query heads.
-    let cases = [
-        (0, 64, 1, 8, 0),
-        (30, 256, 8, 8, 0),
-        (31, 128, 3, 8, 0),
-        (32, 256, 4, 8, 0),
-        (33, 64, 9, 2, 32),
-        (4094, 64, 2, 8, 0),
-        (4095, 128, 1, 8, 0),
-        (4096, 256, 1, 9, 512),
-        (32_766, 64, 1, 32, 0),
-        (32_767, 64, 1, 32, 1024),
-        (32_768, 64, 1, 64, 1024),
-    ];
-    for (position, head_dim, group, blocks, block_keys) in cases {
-        // Scores of hundreds: all weight on few keys, and differences that no fp32 exponential survives.
-        for scale in [1.0, 30.0] {
-            let kv_heads = if position < 4000 { 2 } else { 1 };
-            let heads = group * kv_heads;
-            let dims = AttentionDims { rows: 1, heads, kv_heads, head_dim, rotary_dim: head_dim / 4, eps: 1e-6 };
-            let (mut c, row) = (Case::new(29), kv_heads * head_dim);
-            let kernel = AttendBlocks {
-                args: AttendBlocksArgs { dims, blocks, block_keys },
-                step: c.u32(&[position, 0]),
-                q_raw: c.bf16(2 * heads * head_dim, 2.0),
-                k_raw: c.bf16(row, 2.0),
-                v_raw: c.bf16(row, 2.0),
-                q_gain: c.f32(head_dim, 0.5 * scale, 1.5 * scale),
-                k_gain: c.f32(head_dim, 0.5, 1.5),
-                inv_freq: c.f32(head_dim / 8, 0.0, 1.0),
-                keys: c.bf16((position + 2) * row, 1.0),
-                values: c.bf16((position + 2) * row, 1.0),
-                partials: c.poison(dims.partial_bytes(blocks) as u32),
-            };
-            let label = format!("at {position}, {group} heads of {head_dim}, {blocks} blocks of {block_keys}");
-            c.check(kernel.dispatch(), &label, device);
+/// Contexts around 32, where a block of an even split is full, around 4,096, and around 32,768, where blocks of fixed size
+/// begin; every head size; groups of 1 to 9 query heads: position, head size, query heads of a KV head, blocks and keys of
+/// a block.
+const BORDERS: [(u32, u32, u32, u32, u32); 11] = [
+    (0, 64, 1, 8, 0),
+    (30, 256, 8, 8, 0),
+    (31, 128, 3, 8, 0),
+    (32, 256, 4, 8, 0),
+    (33, 64, 9, 2, 32),
+    (4094, 64, 2, 8, 0),
+    (4095, 128, 1, 8, 0),
+    (4096, 256, 1, 9, 512),
+    (32_766, 64, 1, 32, 0),
+    (32_767, 64, 1, 32, 1024),
+    (32_768, 64, 1, 64, 1024),
+];
+
+/// Calls `check` with the dimensions, the blocks and a label for every way of reading the cache that a short context has,
+/// and for the best of a long one.
+pub fn at_borders(check: &dyn Fn(AttentionDims, u32, CacheReading, String)) {
+    for (position, head_dim, group, blocks, block_keys) in BORDERS {
+        let kv_heads = if position < 4000 { 2 } else { 1 };
+        let dims =
+            AttentionDims { rows: 1, heads: group * kv_heads, kv_heads, head_dim, rotary_dim: head_dim / 4, eps: 1e-6 };
+        let best = CacheReading::new(blocks, block_keys);
+        for (packed, coalesced) in [(PACKED_QUERIES, 1), (PACKED_QUERIES, 0), (1, 1), (1, 0)] {
+            let reading = CacheReading { packed, coalesced, ..best };
+            if position < 4000 || reading == best {
+                check(dims, position, reading, format!("at {position}, {group} heads of {head_dim}, {reading:?}"));
+            }
         }
     }
+}
+
+pub fn attend_blocks_at_borders(device: &dyn Runs) {
+    at_borders(&|dims, position, reading, label| {
+        // Scores of hundreds: all weight on few keys, and differences that no fp32 exponential survives.
+        for scale in [1.0, 30.0] {
+            let (d, row) = (dims.head_dim, dims.kv_width() as u32);
+            let mut c = Case::new(29);
+            let kernel = AttendBlocks {
+                args: AttendBlocksArgs { dims, reading },
+                step: c.u32(&[position, 0]),
+                q_raw: c.bf16(2 * dims.heads * d, 2.0),
+                k_raw: c.bf16(row, 2.0),
+                v_raw: c.bf16(row, 2.0),
+                q_gain: c.f32(d, 0.5 * scale, 1.5 * scale),
+                k_gain: c.f32(d, 0.5, 1.5),
+                inv_freq: c.f32(d / 8, 0.0, 1.0),
+                keys: c.bf16((position + 2) * row, 1.0),
+                values: c.bf16((position + 2) * row, 1.0),
+                partials: c.poison(dims.partial_bytes(reading.blocks) as u32),
+            };
+            c.check(kernel.dispatch(), &label, device);
+        }
+    });
 }
 
 pub fn attend_merge_of_many_blocks(device: &dyn Runs) {

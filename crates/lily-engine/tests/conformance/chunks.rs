@@ -190,7 +190,7 @@ pub fn delta_does_not_depend_on_the_chunk(device: &dyn Runs) {
         let mut c = Case::new(58);
         let [q, k, v, decay, beta] = [0, 1, 2, 3, 4].map(|i| c.bytes(prepared[i].clone()));
         let kernel = DeltaScan {
-            args: DeltaScanArgs { dims: dims(count) },
+            args: DeltaScanArgs { dims: dims(count), block_rows: 0 },
             q,
             k,
             v,

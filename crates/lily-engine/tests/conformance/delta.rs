@@ -46,12 +46,12 @@ pub fn delta_prep(device: &dyn Runs) {
     prep(device, delta_dims(3), 0, 3e-3);
 }
 
-fn scan(device: &dyn Runs, dims: DeltaDims) {
+fn scan(device: &dyn Runs, dims: DeltaDims, block_rows: u32) {
     let mut c = Case::new(11);
     let (rows, heads) = (dims.rows, dims.value_heads);
     let (keys, values) = (dims.keys_width() as u32, dims.values_width() as u32);
     let kernel = DeltaScan {
-        args: DeltaScanArgs { dims },
+        args: DeltaScanArgs { dims, block_rows },
         q: c.bf16(rows * keys, 0.1),
         k: c.bf16(rows * keys, 0.15),
         v: c.bf16(rows * values, 1.0),
@@ -60,7 +60,7 @@ fn scan(device: &dyn Runs, dims: DeltaDims) {
         state: c.f32(values * dims.key_dim, -1.0, 1.0),
         y: c.poison(2 * rows * values),
     };
-    c.check(kernel.dispatch(), &format!("{dims:?}"), device);
+    c.check(kernel.dispatch(), &format!("{dims:?}, blocks of {block_rows}"), device);
 }
 
 fn norm(device: &dyn Runs, dims: DeltaDims) {
@@ -77,42 +77,50 @@ fn norm(device: &dyn Runs, dims: DeltaDims) {
 }
 
 pub fn delta_scan_and_gated_norm(device: &dyn Runs) {
-    ROWS.into_iter().for_each(|rows| scan(device, delta_dims(rows)));
+    ROWS.into_iter().for_each(|rows| scan(device, delta_dims(rows), 0));
     MANY_ROWS.into_iter().for_each(|rows| norm(device, delta_dims(rows)));
     for i in 0..3 {
-        [1, 7].into_iter().for_each(|rows| scan(device, other_dims(rows, i)));
+        [1, 7].into_iter().for_each(|rows| scan(device, other_dims(rows, i), 0));
         norm(device, other_dims(5, i));
     }
     // Columns that do not fill the last threadgroup.
-    scan(device, DeltaDims { value_dim: 50, ..delta_dims(3) });
+    scan(device, DeltaDims { value_dim: 50, ..delta_dims(3) }, 0);
+    // The state through memory: after every row, after some, at the end, and never.
+    [(1, 1), (5, 1), (9, 4), (8, 4), (3, 32)]
+        .into_iter()
+        .for_each(|(rows, block)| scan(device, delta_dims(rows), block));
 }
 
-pub fn delta_step(device: &dyn Runs) {
+/// The decode step and its part before the norm, with the same buffers; a [`Case`] for each shape.
+pub fn steps() -> Vec<(Case, DeltaStep, DeltaUpdate, String)> {
     // Key heads of their own and shared ones; heads that fill a GPU's SIMD-groups and heads that do not.
     let shapes = [(2, 4, 64, 96, 4), (1, 4, 128, 128, 4), (3, 3, 192, 32, 2), (2, 2, 96, 160, 4), (1, 2, 128, 256, 3)];
     // The last case is so small that the epsilon of query and key is part of their length.
     let scales = [2.0, 2.0, 2.0, 2.0, 2.0, 3e-3];
     let cases = shapes.into_iter().cycle().zip([0, 1].into_iter().cycle()).zip(scales);
-    for ((shape, window), scale) in cases {
+    let case = |((shape, half), scale)| {
         let (key_heads, value_heads, key_dim, value_dim, conv_width) = shape;
         let dims = DeltaDims { rows: 1, key_heads, value_heads, key_dim, value_dim, conv_width, eps: 1e-6 };
         let (channels, values) = (dims.channels() as u32, value_heads * value_dim);
         let mut c = Case::new(13);
-        let kernel = DeltaStep {
-            args: DeltaStepArgs { dims },
-            step: c.u32(&[5, window]),
-            qkv: c.bf16(channels, scale),
-            z: c.bf16(values, 4.0),
-            a: c.bf16(value_heads, 8.0),
-            b: c.bf16(value_heads, 4.0),
-            taps: c.f32(conv_width * channels, -0.6, 0.6),
-            a_log: c.f32(value_heads, -1.0, 2.5),
-            dt_bias: c.f32(value_heads, -6.0, 1.0),
-            gain: c.f32(value_dim, 0.5, 1.5),
-            window: c.bf16(2 * (conv_width - 1) * channels, scale),
-            state: c.f32(values * key_dim, -1.0, 1.0),
-            out: c.poison(2 * values),
-        };
-        c.check(kernel.dispatch(), &format!("window {window}, scale {scale}, {shape:?}"), device);
-    }
+        let step = c.u32(&[5, half]);
+        let qkv = c.bf16(channels, scale);
+        let (z, a, b) = (c.bf16(values, 4.0), c.bf16(value_heads, 8.0), c.bf16(value_heads, 4.0));
+        let taps = c.f32(conv_width * channels, -0.6, 0.6);
+        let (a_log, dt_bias) = (c.f32(value_heads, -1.0, 2.5), c.f32(value_heads, -6.0, 1.0));
+        let gain = c.f32(value_dim, 0.5, 1.5);
+        let window = c.bf16(2 * (conv_width - 1) * channels, scale);
+        let state = c.f32(values * key_dim, -1.0, 1.0);
+        let out = c.poison(2 * values);
+        let args = DeltaUpdateArgs { dims };
+        let update = DeltaUpdate { args, step, qkv, a, b, taps, a_log, dt_bias, window, state, results: out };
+        let args = DeltaStepArgs { dims };
+        let step = DeltaStep { args, step, qkv, z, a, b, taps, a_log, dt_bias, gain, window, state, out };
+        (c, step, update, format!("window {half}, scale {scale}, {shape:?}"))
+    };
+    cases.map(case).collect()
+}
+
+pub fn delta_step(device: &dyn Runs) {
+    steps().into_iter().for_each(|(c, step, _, label)| c.check(step.dispatch(), &label, device));
 }

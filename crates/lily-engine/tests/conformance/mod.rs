@@ -9,6 +9,7 @@ pub mod delta;
 pub mod ends;
 pub mod linear;
 pub mod moe;
+pub mod unfused;
 
 use half::{bf16, f16};
 use lily_engine::backend::Backend;
@@ -53,6 +54,11 @@ impl Case {
             contents: Vec::new(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
+    }
+
+    /// The same buffers and contents.
+    pub fn copy(&self) -> Self {
+        Self { table: self.table.clone(), contents: self.contents.clone(), random: self.random }
     }
 
     pub fn next(&mut self) -> u32 {
@@ -151,7 +157,7 @@ impl Case {
     pub fn run_on(&self, backend: &mut dyn Backend, dispatch: &Dispatch) -> Vec<Vec<u8>> {
         self.contents.iter().for_each(|(slot, bytes)| backend.write(*slot, bytes));
         let mut state = backend.new_state().unwrap();
-        backend.run(&Plan { dispatches: vec![dispatch.clone()] }, state.as_mut()).unwrap();
+        backend.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, state.as_mut()).unwrap();
         let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
         written
             .map(|(_, slot)| {
@@ -202,19 +208,41 @@ pub fn compare(element: &str, want: &[u8], got: &[u8], tolerance: f32, label: &s
     }
 }
 
-/// Every case as a test: `cases!(device)` where `device` is an expression that makes a [`Runs`].
+/// Every case of kernels that GPUs have as a test: `gpu_cases!(device)` where `device` is an expression that makes a
+/// [`Runs`].
 #[macro_export]
-macro_rules! cases {
+macro_rules! gpu_cases {
     ($device:expr) => {
+        $crate::common_cases!($device);
         $crate::cases! { $device;
-            ends: embed, head, sample, sample_as_the_host, sample_cuts_where_the_host_does, sample_takes_the_lowest_of_equals, sample_reports_broken_logits;
-            linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
-            delta: delta_prep, delta_scan_and_gated_norm, delta_step;
-            attention: qk_prep, attend, attend_at_long_contexts, attend_step, attend_blocks_and_merge, attend_blocks_at_borders, attend_merge_of_many_blocks;
-            moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert, expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;
-            chunks: products_do_not_depend_on_the_chunk, router_does_not_depend_on_the_chunk, experts_do_not_depend_on_the_chunk_or_tile, attention_does_not_depend_on_the_chunk, delta_does_not_depend_on_the_chunk;
+            unfused: dequantize, delta_update, attend_prepared, experts_products_and_gate, experts_each_step;
         }
     };
+}
+
+/// The cases of kernels that CPUs have too.
+#[macro_export]
+macro_rules! common_cases {
+    ($device:expr) => {
+        $crate::cases! { $device;
+            ends: embed, head, sample, sample_as_the_host, sample_cuts_where_the_host_does, sample_takes_the_lowest_of_equals,
+                sample_reports_broken_logits;
+            linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
+            delta: delta_prep, delta_scan_and_gated_norm, delta_step;
+            attention: qk_prep, attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,
+                attend_merge_of_many_blocks;
+            moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert,
+                expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;
+            chunks: products_do_not_depend_on_the_chunk, router_does_not_depend_on_the_chunk,
+                experts_do_not_depend_on_the_chunk_or_tile, attention_does_not_depend_on_the_chunk,
+                delta_does_not_depend_on_the_chunk;
+        }
+    };
+}
+
+/// Cases as tests: the device, and the names of cases by module.
+#[macro_export]
+macro_rules! cases {
     ($device:expr; $($module:ident: $($case:ident),+;)+) => {
         $($(
             #[test]

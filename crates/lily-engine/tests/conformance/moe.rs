@@ -200,94 +200,164 @@ fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 4] {
     [("usual", usual), ("huge", huge), ("many equal", few), ("zero of either sign", zeros)]
 }
 
-pub fn experts_gate_up_step(device: &dyn Runs) {
+/// Gate and up of a decode step, fused and as products with the same buffers; a [`Case`] for each shape and kind of logits.
+pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, String)> {
     // The last shapes have rows longer than what a GPU stages at a time, and as many experts as it takes.
     let shapes =
         [(11, 3, 128, 96, 64), (5, 1, 256, 33, 40), (300, 16, 128, 8, 3), (7, 2, 2176, 35, 32), (512, 8, 128, 8, 8)];
     let formats = [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8], [Q4, RARE[5], Q4], [RARE[0], RARE[3], RARE[8]]];
-    for (shape, formats) in shapes.into_iter().zip(formats) {
-        let (experts, top_k, width, expert_width, shared_width) = shape;
-        let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
-        for kind in 0..4 {
-            let mut c = Case::new(24);
-            let (label, logits) = router_logits(&mut c, experts)[kind].clone();
-            // Gate and up lie one behind the other, as fused tensors do.
-            let stride_rows = 2 * expert_width;
-            let gate = c.matrix(experts * stride_rows, width, formats[0]);
-            let up = c.matrix(experts * stride_rows, width, formats[1]);
-            let (shared_gate, shared_up) =
-                (c.matrix(shared_width, width, formats[1]), c.matrix(shared_width, width, formats[2]));
-            let kernel = ExpertsGateUpStep {
-                args: ExpertsGateUpStepArgs {
-                    dims,
-                    gate_format: gate.format,
-                    up_format: up.format,
-                    shared_gate_format: shared_gate.format,
-                    shared_up_format: shared_up.format,
-                    stride_rows,
-                },
-                h: c.bf16(width, 3.0),
-                gain: c.f32(width, 0.5, 1.5),
-                logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
-                gate_codes: gate.codes,
-                gate_scales: gate.scales,
-                gate_biases: gate.biases,
-                up_codes: up.codes,
-                up_scales: up.scales,
-                up_biases: up.biases,
-                shared_gate_codes: shared_gate.codes,
-                shared_gate_scales: shared_gate.scales,
-                shared_gate_biases: shared_gate.biases,
-                shared_up_codes: shared_up.codes,
-                shared_up_scales: shared_up.scales,
-                shared_up_biases: shared_up.biases,
-                experts: c.poison(4 * top_k),
-                scores: c.poison(4 * top_k),
-                act: c.poison(2 * top_k * expert_width),
-                shared_act: c.poison(2 * shared_width),
-            };
-            c.check(kernel.dispatch(), &format!("{label} logits, {shape:?}, {formats:?}"), device);
-        }
+    let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).map(move |kind| (pair, kind)));
+    each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
+}
+
+fn gate_up_step_of(
+    shape: (u32, u32, u32, u32, u32),
+    formats: [Format; 3],
+    kind: usize,
+) -> (Case, ExpertsGateUpStep, ExpertsProductsStep, String) {
+    let (experts, top_k, width, expert_width, shared_width) = shape;
+    let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
+    let mut c = Case::new(24);
+    let (label, logits) = router_logits(&mut c, experts)[kind].clone();
+    // Gate and up lie one behind the other, as fused tensors do.
+    let stride_rows = 2 * expert_width;
+    let gate = c.matrix(experts * stride_rows, width, formats[0]);
+    let up = c.matrix(experts * stride_rows, width, formats[1]);
+    let (shared_gate, shared_up) =
+        (c.matrix(shared_width, width, formats[1]), c.matrix(shared_width, width, formats[2]));
+    let fused = ExpertsGateUpStep {
+        args: ExpertsGateUpStepArgs {
+            dims,
+            gate_format: gate.format,
+            up_format: up.format,
+            shared_gate_format: shared_gate.format,
+            shared_up_format: shared_up.format,
+            stride_rows,
+        },
+        h: c.bf16(width, 3.0),
+        gain: c.f32(width, 0.5, 1.5),
+        logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
+        gate_codes: gate.codes,
+        gate_scales: gate.scales,
+        gate_biases: gate.biases,
+        up_codes: up.codes,
+        up_scales: up.scales,
+        up_biases: up.biases,
+        shared_gate_codes: shared_gate.codes,
+        shared_gate_scales: shared_gate.scales,
+        shared_gate_biases: shared_gate.biases,
+        shared_up_codes: shared_up.codes,
+        shared_up_scales: shared_up.scales,
+        shared_up_biases: shared_up.biases,
+        experts: c.poison(4 * top_k),
+        scores: c.poison(4 * top_k),
+        act: c.poison(2 * top_k * expert_width),
+        shared_act: c.poison(2 * shared_width),
+    };
+    let products = c.poison(8 * (top_k * expert_width + shared_width));
+    let products = products_of(&fused, products);
+    (c, fused, products, format!("{label} logits, {shape:?}, {formats:?}"))
+}
+
+/// The same step without the activation.
+fn products_of(fused: &ExpertsGateUpStep, products: Slot) -> ExpertsProductsStep {
+    let f = *fused;
+    ExpertsProductsStep {
+        args: ExpertsProductsStepArgs {
+            dims: f.args.dims,
+            gate_format: f.args.gate_format,
+            up_format: f.args.up_format,
+            shared_gate_format: f.args.shared_gate_format,
+            shared_up_format: f.args.shared_up_format,
+            stride_rows: f.args.stride_rows,
+        },
+        h: f.h,
+        gain: f.gain,
+        logits: f.logits,
+        gate_codes: f.gate_codes,
+        gate_scales: f.gate_scales,
+        gate_biases: f.gate_biases,
+        up_codes: f.up_codes,
+        up_scales: f.up_scales,
+        up_biases: f.up_biases,
+        shared_gate_codes: f.shared_gate_codes,
+        shared_gate_scales: f.shared_gate_scales,
+        shared_gate_biases: f.shared_gate_biases,
+        shared_up_codes: f.shared_up_codes,
+        shared_up_scales: f.shared_up_scales,
+        shared_up_biases: f.shared_up_biases,
+        experts: f.experts,
+        scores: f.scores,
+        products,
     }
 }
 
-pub fn experts_down_step(device: &dyn Runs) {
+pub fn experts_gate_up_step(device: &dyn Runs) {
+    gate_up_steps().into_iter().for_each(|(c, fused, _, label)| c.check(fused.dispatch(), &label, device));
+}
+
+/// Down projections of a decode step, summed and each for itself with the same buffers; a [`Case`] for each shape.
+pub fn down_steps() -> Vec<(Case, ExpertsDownStep, ExpertsEachStep, String)> {
     // Widths of few and of many lanes, and longer than what a SIMD-group reads at a time; outputs that fill no threadgroup.
     let shapes = [(11, 3, 128, 96, 64), (9, 1, 77, 64, 512), (40, 16, 19, 256, 64), (4, 2, 13, 1152, 1024)];
     let formats = [(Q8, Q4), (Q4, Q8), (PLAIN, Q4), (Q4, PLAIN), (RARE[4], RARE[3]), (RARE[0], RARE[7])];
-    for (shape, (routed, shared)) in shapes.into_iter().cycle().zip(formats).chain([(shapes[2], (Q4, Q4))]) {
-        let (experts, top_k, width, expert_width, shared_width) = shape;
-        // Widths that the format's groups do not divide do not exist.
-        let fits = |format: Format, cols: u32| match format {
-            Format::Affine { group, .. } => cols.next_multiple_of(group as u32),
-            Format::Dense(_) => cols,
-        };
-        let (expert_width, shared_width) = (fits(routed, expert_width), fits(shared, shared_width));
-        let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
-        let mut c = Case::new(25);
-        let (down, shared_down) =
-            (c.matrix(experts * width, expert_width, routed), c.matrix(width, shared_width, shared));
-        let chosen: Vec<u32> = (0..top_k).map(|i| (i * 7 + 3) % experts).collect();
-        let kernel = ExpertsDownStep {
-            args: ExpertsDownStepArgs {
-                dims,
-                format: down.format,
-                shared_format: shared_down.format,
-                stride_rows: width,
-            },
-            act: c.bf16(top_k * expert_width, 1.0),
-            shared_act: c.bf16(shared_width, 1.0),
-            experts: c.u32(&chosen),
-            scores: c.f32(top_k, 0.0, 1.0),
-            shared: c.f32(1, 0.0, 1.0),
-            codes: down.codes,
-            scales: down.scales,
-            biases: down.biases,
-            shared_codes: shared_down.codes,
-            shared_scales: shared_down.scales,
-            shared_biases: shared_down.biases,
-            h: c.bf16(width, 2.0),
-        };
-        c.check(kernel.dispatch(), &format!("{shape:?}, {routed:?}, {shared:?}"), device);
-    }
+    let pairs = shapes.into_iter().cycle().zip(formats).chain([(shapes[2], (Q4, Q4))]);
+    pairs.map(|(shape, (routed, shared))| down_step_of(shape, routed, shared)).collect()
+}
+
+fn down_step_of(
+    shape: (u32, u32, u32, u32, u32),
+    routed: Format,
+    shared: Format,
+) -> (Case, ExpertsDownStep, ExpertsEachStep, String) {
+    let (experts, top_k, width, expert_width, shared_width) = shape;
+    // Widths that the format's groups do not divide do not exist.
+    let fits = |format: Format, cols: u32| match format {
+        Format::Affine { group, .. } => cols.next_multiple_of(group as u32),
+        Format::Dense(_) => cols,
+    };
+    let (expert_width, shared_width) = (fits(routed, expert_width), fits(shared, shared_width));
+    let dims = MoeDims { rows: 1, width, experts, top_k, expert_width, shared_width, eps: 1e-6 };
+    let mut c = Case::new(25);
+    let (down, shared_down) = (c.matrix(experts * width, expert_width, routed), c.matrix(width, shared_width, shared));
+    let chosen: Vec<u32> = (0..top_k).map(|i| (i * 7 + 3) % experts).collect();
+    let (format, shared_format) = (down.format, shared_down.format);
+    let (act, shared_act) = (c.bf16(top_k * expert_width, 1.0), c.bf16(shared_width, 1.0));
+    let experts = c.u32(&chosen);
+    let (codes, scales, biases) = (down.codes, down.scales, down.biases);
+    let (shared_codes, shared_scales, shared_biases) = (shared_down.codes, shared_down.scales, shared_down.biases);
+    let fused = ExpertsDownStep {
+        args: ExpertsDownStepArgs { dims, format, shared_format, stride_rows: width },
+        act,
+        shared_act,
+        experts,
+        scores: c.f32(top_k, 0.0, 1.0),
+        shared: c.f32(1, 0.0, 1.0),
+        codes,
+        scales,
+        biases,
+        shared_codes,
+        shared_scales,
+        shared_biases,
+        h: c.bf16(width, 2.0),
+    };
+    let each = ExpertsEachStep {
+        args: ExpertsEachStepArgs { dims, format, shared_format, stride_rows: width },
+        act,
+        shared_act,
+        experts,
+        codes,
+        scales,
+        biases,
+        shared_codes,
+        shared_scales,
+        shared_biases,
+        y: c.poison(2 * top_k * width),
+        shared_y: c.poison(2 * width),
+    };
+    (c, fused, each, format!("{shape:?}, {routed:?}, {shared:?}"))
+}
+
+pub fn experts_down_step(device: &dyn Runs) {
+    down_steps().into_iter().for_each(|(c, fused, _, label)| c.check(fused.dispatch(), &label, device));
 }

@@ -162,7 +162,7 @@ impl Backend for FaultyBackend {
         let mut order: Vec<usize> = (0..stages.len()).rev().collect();
         order.sort_by_key(|&i| stages[i]);
         let dispatches = order.into_iter().map(|i| plan.dispatches[i].clone()).collect();
-        self.cpu.run(&Plan { dispatches }, state)
+        self.cpu.run(&Plan { dispatches, ..Plan::default() }, state)
     }
 
     fn write(&mut self, slot: Slot, bytes: &[u8]) {

@@ -7,7 +7,7 @@ use crate::load::open;
 use crate::model::Caches;
 use crate::output;
 use lily_engine::kernel::Step;
-use lily_engine::model::{Model, Traits};
+use lily_engine::model::{Mechanisms, Model, Traits};
 use lily_engine::outline::outline;
 use lily_engine::plan::minimum::DecodeMinimum;
 use lily_engine::plan::report::Report;
@@ -26,7 +26,8 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
             limit.saturating_sub(rows)
         )));
     }
-    let model = Model::new(&weights, Traits::GPU, rows, args.context + rows);
+    let mechanisms = args.without.iter().fold(Mechanisms::ALL, |all, mechanism| all.without(*mechanism));
+    let model = Model::new(&weights, Traits::GPU.with(mechanisms), rows, args.context + rows);
     let plan = match args.phase {
         Phase::Prefill => model.prefill(rows, true),
         // As a GPU runs it: the token is handed on without the host.
