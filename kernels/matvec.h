@@ -10,8 +10,9 @@
 
 // Columns of the activations that are staged at a time.
 #define STAGED_COLUMNS 2048
-// After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks.
-#define STAGED_VECTORS (STAGED_COLUMNS / 32 * 9)
+// After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks. A few more vectors
+// than that: then a batch of rows fits too (matvec_rows.h).
+#define STAGED_VECTORS (STAGED_COLUMNS / 32 * 10)
 
 // A thread's place in its threadgroup.
 struct Place {
@@ -130,6 +131,12 @@ inline void request_chunk(
     }
 }
 
+// What a group adds to a product: of its codes, each `offset` too large, and activations the dot product is `dot`; the sum
+// of those activations is `total`. Every operation is spelled out, so that all kernels round alike.
+inline float group_share(Group group, float dot, float offset, float total) {
+    return fma(group.scale, fma(-offset, total, dot), group.bias * total);
+}
+
 // Adds each row's share of a requested chunk to its sum.
 template <uint ROWS, typename Source>
 inline void add_chunk(thread float* sums, thread const Chunk<ROWS>& chunk, uint format, Source source, uint column) {
@@ -156,7 +163,7 @@ inline void add_chunk(thread float* sums, thread const Chunk<ROWS>& chunk, uint 
     float offset = nibbles ? NIBBLE_OFFSET : 0.0f;
     #pragma clang loop unroll(full)
     for (uint r = 0; r < ROWS; r++) {
-        sums[r] += chunk.groups[r].scale * (dots[r] - offset * total) + chunk.groups[r].bias * total;
+        sums[r] += group_share(chunk.groups[r], dots[r], offset, total);
     }
 }
 
@@ -171,7 +178,7 @@ inline void add_plain(
     for (uint r = 0; r < ROWS; r++) {
         uint row = min(first + r * step, last);
         Group g = load_group(m, row, column);
-        sums[r] += g.scale * dot8(load_codes8(m.format, row_codes(m, row), column), x) + g.bias * total;
+        sums[r] += group_share(g, dot8(load_codes8(m.format, row_codes(m, row), column), x), 0.0f, total);
     }
 }
 

@@ -1,5 +1,5 @@
 // Decode, few blocks of the cache: the merge of attention's partial results inside the output projection.
-#include "matvec.h"
+#include "matvec_rows.h"
 
 // The gated attention output as a source of activations, made from the blocks' partial results where it is wanted.
 struct MergedRow {
@@ -40,6 +40,20 @@ struct MergedRow {
     }
 };
 
+// The same of several tokens: what is one token's lies behind what is the one's before.
+struct MergedRows {
+    MergedRow first;
+
+    void begin(threadgroup float* slots, Place place) {}
+
+    Float8 at(uint row, uint column) const {
+        MergedRow one = first;
+        one.q_raw = first.q_raw + row * first.heads * 2 * HEAD_DIM;
+        one.partials = first.partials + ulong(row) * first.blocks * first.heads * (HEAD_DIM + 2);
+        return one.at(column);
+    }
+};
+
 kernel void merge_matvec_add(
     device const bfloat* q_raw [[buffer(0)]],
     device const float* partials [[buffer(1)]],
@@ -61,8 +75,25 @@ kernel void merge_matvec_add(
     row.heads = args.dims.heads;
     row.blocks = args.blocks;
     uint first = (group.x * VECTOR_SIMDGROUPS + simdgroup) * VECTOR_OUTPUTS;
-    float sums[VECTOR_OUTPUTS] = {};
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    if (BATCH > 1) {
+        MergedRows rows;
+        rows.first = row;
+        float all[BATCH_MAX * VECTOR_OUTPUTS] = {};
+        batch_products<VECTOR_OUTPUTS>(all, m, first, args.outputs - 1, rows, vectors, slots, at);
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_MAX; i++) {
+            if (i < BATCH) {
+                float product = simd_sum4(all + i * VECTOR_OUTPUTS, SIMD_WIDTH, lane);
+                if (lane < VECTOR_OUTPUTS && first + lane < args.outputs) {
+                    device bfloat* to = h + i * args.outputs + first + lane;
+                    *to = bfloat(float(*to) + product);
+                }
+            }
+        }
+        return;
+    }
+    float sums[VECTOR_OUTPUTS] = {};
     row_products<VECTOR_OUTPUTS, 2>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, lane);
     uint output = first + lane;

@@ -1,5 +1,5 @@
-// Decode: the mixture of experts of one token, in three kernels.
-#include "matvec.h"
+// Decode: the mixture of experts of one token, or of BATCH tokens, in three kernels.
+#include "matvec_rows.h"
 #include "top_k.h"
 
 // Router logits, an expert a SIMD-group; the last threadgroup takes the shared expert's scale instead.
@@ -26,10 +26,34 @@ kernel void router_step(
     uint width = args.dims.width;
     uint experts = args.dims.experts;
     NormedRow row = normed_row(h, gain, width, args.dims.eps);
+    bool of_shared = group.x + 1 == groups.x;
+    uint expert = of_shared ? 0 : group.x * VECTOR_SIMDGROUPS + simdgroup;
+    if (BATCH > 1) {
+        StoredMatrix router = stored_matrix(router_codes, router_scales, router_biases, FORMAT0, width);
+        StoredMatrix scale = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, width);
+        NormedRows rows = normed_rows(row);
+        float all[BATCH_MAX] = {};
+        if (of_shared) {
+            batch_products<1>(all, scale, 0, 0, rows, vectors, slots, at);
+        } else {
+            batch_products<1>(all, router, expert, experts - 1, rows, vectors, slots, at);
+        }
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_MAX; i++) {
+            if (i < BATCH) {
+                float product = simd_sum(all[i]);
+                if (!of_shared && lane == 0 && expert < experts) {
+                    logits[i * experts + expert] = product;
+                } else if (of_shared && thread_index == 0) {
+                    shared[i] = sigmoid(product);
+                }
+            }
+        }
+        return;
+    }
     float sums[1] = {};
-    if (group.x + 1 < groups.x) {
+    if (!of_shared) {
         StoredMatrix m = stored_matrix(router_codes, router_scales, router_biases, FORMAT0, width);
-        uint expert = group.x * VECTOR_SIMDGROUPS + simdgroup;
         row_products<1, 4>(sums, m, expert, experts - 1, row, false, vectors, slots, at);
         float logit = simd_sum(sums[0]);
         if (lane == 0 && expert < experts) {
@@ -95,7 +119,7 @@ inline void choose(
 }
 
 // The threadgroups of each chosen expert, most likely first, then those of the shared one. Each chooses the experts for
-// itself; the first writes the choice.
+// itself; the first writes the choice. Tokens of a batch follow along y: their experts are seldom the same.
 kernel void experts_gate_up_step(
     device const bfloat* h [[buffer(0)]],
     device const float* gain [[buffer(1)]],
@@ -128,22 +152,26 @@ kernel void experts_gate_up_step(
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
     uint top_k = args.dims.top_k;
-    NormedRow row = normed_row(h, gain, width, args.dims.eps);
+    NormedRow row = normed_row(h + group.y * width, gain, width, args.dims.eps);
     uint per_block = VECTOR_OUTPUTS * VECTOR_SIMDGROUPS;
     uint blocks = (expert_width + per_block - 1) / per_block;
     if (group.x < blocks * top_k) {
-        choose(logits, args.dims, group.x + group.y == 0, experts, scores, chosen, simdgroup, lane);
+        device const float* row_logits = logits + group.y * args.dims.experts;
+        choose(
+            row_logits, args.dims, group.x == 0, experts + group.y * top_k, scores + group.y * top_k, chosen, simdgroup,
+            lane);
         uint slot = group.x / blocks;
         uint first_row = chosen[slot] * args.stride_rows;
         StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
         StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
-        device bfloat* out = act + slot * expert_width;
+        device bfloat* out = act + (group.y * top_k + slot) * expert_width;
         gated_rows(gate, up, first_row, expert_width, group.x % blocks, row, out, vectors, slots, at);
     } else {
         StoredMatrix gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT2, width);
         StoredMatrix up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT3, width);
         uint block = group.x - blocks * top_k;
-        gated_rows(gate, up, 0, args.dims.shared_width, block, row, shared_act, vectors, slots, at);
+        device bfloat* out = shared_act + group.y * args.dims.shared_width;
+        gated_rows(gate, up, 0, args.dims.shared_width, block, row, out, vectors, slots, at);
     }
 }
 
@@ -303,13 +331,18 @@ kernel void experts_down_step(
     uint first = group.x * DOWN_OUTPUTS;
     uint rows = min(args.dims.width - first, uint(DOWN_OUTPUTS));
     threadgroup float* out = weighted + simdgroup * DOWN_OUTPUTS;
+    act += group.y * top_k * args.dims.expert_width;
+    experts += group.y * top_k;
+    scores += group.y * top_k;
+    h += group.y * args.dims.width;
     if (simdgroup < top_k) {
         StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
         uint row = experts[simdgroup] * args.stride_rows + first;
         weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, scores[simdgroup], out, lane);
     } else {
         StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, args.dims.shared_width);
-        weighted_rows(m, first, rows, shared_act, shared[0], out, lane);
+        device const bfloat* row_act = shared_act + group.y * args.dims.shared_width;
+        weighted_rows(m, first, rows, row_act, shared[group.y], out, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (thread_index < rows) {

@@ -28,6 +28,15 @@ inline Float8 widen8(uint4 words) {
     return x;
 }
 
+// The same way back, of values that are bf16.
+inline uint bf16_pair(float low, float high) { return as_type<uint>(low) >> 16 | (as_type<uint>(high) & 0xffff0000u); }
+
+inline uint4 narrow8(Float8 x) {
+    return uint4(
+        bf16_pair(x.low.x, x.low.y), bf16_pair(x.low.z, x.low.w), bf16_pair(x.high.x, x.high.y),
+        bf16_pair(x.high.z, x.high.w));
+}
+
 // Eight bf16 from an address that is a multiple of 4 bytes.
 inline Float8 load_bf16x8(device const bfloat* from) { return widen8(load_uint4((device const uchar*)from)); }
 

@@ -1,11 +1,27 @@
-// Decode: products of one row with the projections of a layer, with a matrix into the residual stream, and with the head.
-#include "matvec.h"
+// Decode: products of one row, or of BATCH rows, with the projections of a layer, with a matrix into the residual stream,
+// and with the head.
+#include "matvec_rows.h"
 
 // A threadgroup's rows of one projection, rounded to bf16.
 inline void project_rows(
     StoredMatrix m, uint outputs, uint block, thread NormedRow& source, device bfloat* y, threadgroup float4* vectors,
     threadgroup float* slots, Place at) {
     uint first = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    if (BATCH > 1) {
+        NormedRows rows = normed_rows(source);
+        float sums[BATCH_MAX * VECTOR_OUTPUTS] = {};
+        batch_products<VECTOR_OUTPUTS>(sums, m, first, outputs - 1, rows, vectors, slots, at);
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_MAX; i++) {
+            if (i < BATCH) {
+                float product = simd_sum4(sums + i * VECTOR_OUTPUTS, SIMD_WIDTH, at.lane);
+                if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
+                    y[i * outputs + first + at.lane] = bfloat(product);
+                }
+            }
+        }
+        return;
+    }
     float sums[VECTOR_OUTPUTS] = {};
     row_products<VECTOR_OUTPUTS, 2>(sums, m, first, outputs - 1, source, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
@@ -83,13 +99,49 @@ kernel void matvec_add(
     PlainRow row;
     row.x = x;
     uint first = (group.x * VECTOR_SIMDGROUPS + simdgroup) * NARROW_OUTPUTS;
-    float sums[NARROW_OUTPUTS] = {};
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    if (BATCH > 1) {
+        PlainRows rows;
+        rows.x = x;
+        rows.cols = args.cols;
+        float all[BATCH_MAX * NARROW_OUTPUTS] = {};
+        batch_products<NARROW_OUTPUTS>(all, m, first, args.outputs - 1, rows, vectors, slots, at);
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_MAX; i++) {
+            if (i < BATCH) {
+                float product = simd_sum2(all + i * NARROW_OUTPUTS, lane);
+                if (lane < NARROW_OUTPUTS && first + lane < args.outputs) {
+                    device bfloat* to = h + i * args.outputs + first + lane;
+                    *to = bfloat(float(*to) + product);
+                }
+            }
+        }
+        return;
+    }
+    float sums[NARROW_OUTPUTS] = {};
     row_products<NARROW_OUTPUTS, 2>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
     float product = simd_sum2(sums, lane);
     uint output = first + lane;
     if (lane < NARROW_OUTPUTS && output < args.outputs) {
         h[output] = bfloat(float(h[output]) + product);
+    }
+}
+
+// A threadgroup's logits of a batch.
+inline void head_rows(
+    StoredMatrix m, uint vocab, uint first, NormedRow source, device float* logits, threadgroup float4* vectors,
+    threadgroup float* slots, Place at) {
+    NormedRows rows = normed_rows(source);
+    float sums[BATCH_MAX * VECTOR_OUTPUTS] = {};
+    batch_products<VECTOR_OUTPUTS>(sums, m, first, vocab - 1, rows, vectors, slots, at);
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < BATCH_MAX; i++) {
+        if (i < BATCH) {
+            float product = simd_sum4(sums + i * VECTOR_OUTPUTS, SIMD_WIDTH, at.lane);
+            if (at.lane < VECTOR_OUTPUTS && first + at.lane < vocab) {
+                logits[ulong(i) * vocab + first + at.lane] = product;
+            }
+        }
     }
 }
 
@@ -115,6 +167,10 @@ kernel void head(
     uint blocks = vector_blocks(args.vocab);
     for (uint block = group.x; block < blocks; block += groups.x) {
         uint first = (block * VECTOR_SIMDGROUPS + simdgroup) * VECTOR_OUTPUTS;
+        if (BATCH > 1) {
+            head_rows(m, args.vocab, first, row, logits, vectors, slots, at);
+            continue;
+        }
         float sums[VECTOR_OUTPUTS] = {};
         bool again = block != group.x;
         row_products<VECTOR_OUTPUTS, 2>(sums, m, first, args.vocab - 1, row, again, vectors, slots, at);

@@ -4,6 +4,7 @@
 #define SIMD_WIDTH 32
 #define VECTOR_OUTPUTS 4
 #define VECTOR_SIMDGROUPS 8
+#define BATCH_MAX 8
 #define NARROW_OUTPUTS 2
 #define DOWN_OUTPUTS 8
 #define DELTA_STEP_THREADS 512
@@ -42,6 +43,7 @@ constant uint HEAD_DIM [[function_constant(6)]];
 constant uint BLOCK_ROWS [[function_constant(7)]];
 constant uint PACKED [[function_constant(8)]];
 constant uint COALESCED [[function_constant(9)]];
+constant uint BATCH [[function_constant(10)]];
 
 struct MoeDims {
     uint rows;
@@ -100,6 +102,7 @@ struct EmbedArgs {
 
 struct HeadArgs {
     uint row;
+    uint rows;
     uint width;
     uint vocab;
     float eps;
@@ -127,6 +130,7 @@ struct MatMulAddArgs {
 };
 
 struct MatVecAddArgs {
+    uint rows;
     uint cols;
     uint outputs;
     uint format;
@@ -141,6 +145,7 @@ struct GateUpArgs {
 };
 
 struct ProjectArgs {
+    uint rows;
     uint width;
     uint outputs[4];
     uint formats[4];

@@ -378,15 +378,16 @@ pub(super) fn blocks_reference(
 /// Largest score of a block without keys: finite, so that no difference of two such is NaN.
 pub const EMPTY_BLOCK: f32 = -1e30;
 
-/// The output of every head from the partial results of its blocks, gated and rounded once.
+/// The output of every token's heads from the partial results of its blocks, gated and rounded once.
 fn merge_blocks(dims: &AttentionDims, blocks: u32, q_raw: &[bf16], partials: &[f32], out: &mut [bf16]) {
-    let (d, width) = (dims.head_dim as usize, partial_width(dims));
-    for (head, out) in out.chunks_exact_mut(d).enumerate() {
-        let parts = || (0..blocks as usize).map(|b| &partials[(b * dims.heads as usize + head) * width..][..width]);
+    let (d, width, heads) = (dims.head_dim as usize, partial_width(dims), dims.heads as usize);
+    for (at, out) in out.chunks_exact_mut(d).enumerate() {
+        let (first, head) = (at / heads * blocks as usize, at % heads);
+        let parts = || (0..blocks as usize).map(|b| &partials[((first + b) * heads + head) * width..][..width]);
         let most = parts().map(|p| p[0]).fold(EMPTY_BLOCK, f32::max);
         let weight = |part: &[f32]| (part[0] - most).exp();
         let total: f32 = parts().map(|p| weight(p) * p[1]).sum();
-        let gate = &q_raw[(head * 2 + 1) * d..][..d];
+        let gate = &q_raw[(at * 2 + 1) * d..][..d];
         for (i, out) in out.iter_mut().enumerate() {
             let sum: f32 = parts().map(|p| weight(p) * p[2 + i]).sum();
             *out = bf16::from_f32(sum / total * sigmoid(gate[i].to_f32()));
@@ -422,10 +423,10 @@ kernel! {
 }
 
 kernel! {
-    /// Decode, few blocks: [`AttendMerge`] and the output projection added to the residual stream, in one.
+    /// Decode, few blocks: [`AttendMerge`] of every token and the output projection added to the residual stream, in one.
     MergeMatVecAdd, "merge_matvec_add", args MergeMatVecAddArgs, views MergeMatVecAddViews {
         args {
-            /// Dimensions; one row.
+            /// Dimensions; at most [`launch::BATCH_MAX`] rows.
             dims: AttentionDims,
             /// Blocks.
             blocks: u32,
@@ -443,26 +444,33 @@ kernel! {
             h: update bf16,
         }
         launch: |a| {
-            launch::vector(a.outputs).formats(&[a.format]).constant(Constant::HeadDim, a.dims.head_dim)
+            launch::vector(a.outputs)
+                .formats(&[a.format])
+                .constant(Constant::HeadDim, a.dims.head_dim)
+                .constant(Constant::Batch, a.dims.rows)
         },
         cost: |a, _| {
-            let cols = a.dims.q_width() as u32;
+            let (rows, cols) = (a.dims.rows, a.dims.q_width() as u32);
+            let row_bytes = a.dims.partial_bytes(a.blocks) as f64 + 2.0 * (cols + 2 * a.outputs) as f64;
             Cost {
                 weight_bytes: matrix_bytes(a.format, a.outputs, cols),
-                activation_bytes: a.dims.partial_bytes(a.blocks) as f64 + 2.0 * (cols + 2 * a.outputs) as f64,
-                flops: product_flops(1, a.outputs, cols),
+                activation_bytes: rows as f64 * row_bytes,
+                flops: product_flops(rows, a.outputs, cols),
                 ..Cost::default()
             }
         },
         tolerance: 8e-3,
         reference: |v| {
             let dims = v.args.dims;
-            let mut x = vec![bf16::ZERO; dims.q_width()];
+            let mut x = vec![bf16::ZERO; dims.rows as usize * dims.q_width()];
             merge_blocks(&dims, v.args.blocks, v.q_raw, v.partials, &mut x);
             let matrix = HostMatrix {
                 format: v.args.format.format(), cols: dims.q_width(), codes: v.codes, scales: v.scales, biases: v.biases,
             };
-            v.h.iter_mut().enumerate().for_each(|(n, h)| *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, &x)));
+            for (x, h) in x.chunks_exact(dims.q_width()).zip(v.h.chunks_exact_mut(v.args.outputs as usize)) {
+                let outputs = h.iter_mut().enumerate();
+                outputs.for_each(|(n, h)| *h = bf16::from_f32(h.to_f32() + product_row(&matrix, n, x)));
+            }
         },
     }
 }

@@ -43,11 +43,13 @@ kernel! {
 }
 
 kernel! {
-    /// Logits of one row: `logits = W * norm(h[row])`, fp32 out.
+    /// Logits of one row or a few: `logits[t] = W * norm(h[row + t])`, fp32 out.
     Head, "head", args HeadArgs, views HeadViews {
         args {
-            /// Row of `h` to take.
+            /// First row of `h` to take.
             row: u32,
+            /// Rows to take, at most [`launch::BATCH_MAX`].
+            rows: u32,
             /// Model width.
             width: u32,
             /// Vocabulary.
@@ -65,11 +67,11 @@ kernel! {
             biases: read u8,
             logits: write f32,
         }
-        launch: |a| launch::head(a.vocab).formats(&[a.format]),
+        launch: |a| launch::head(a.vocab).formats(&[a.format]).constant(Constant::Batch, a.rows),
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.format, a.vocab, a.width),
-            activation_bytes: 2.0 * a.width as f64 + 4.0 * a.vocab as f64,
-            flops: product_flops(1, a.vocab, a.width),
+            activation_bytes: a.rows as f64 * (2.0 * a.width as f64 + 4.0 * a.vocab as f64),
+            flops: product_flops(a.rows, a.vocab, a.width),
             ..Cost::default()
         },
         tolerance: 1e-4,
@@ -78,9 +80,10 @@ kernel! {
             let matrix = HostMatrix {
                 format: v.args.format.format(), cols: width, codes: v.codes, scales: v.scales, biases: v.biases,
             };
-            let x = norm_row(&v.h[row * width..][..width], v.gain, v.args.eps);
-            for (n, logit) in v.logits.iter_mut().enumerate() {
-                *logit = product_row(&matrix, n, &x);
+            let rows = v.h[row * width..].chunks_exact(width);
+            for (h, logits) in rows.zip(v.logits.chunks_exact_mut(v.args.vocab as usize)) {
+                let x = norm_row(h, v.gain, v.args.eps);
+                logits.iter_mut().enumerate().for_each(|(n, logit)| *logit = product_row(&matrix, n, &x));
             }
         },
     }

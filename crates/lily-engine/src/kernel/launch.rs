@@ -30,11 +30,13 @@ pub enum Constant {
     Packed,
     /// Whether neighbouring lanes read neighbouring bytes of the cache.
     Coalesced,
+    /// Rows that a matrix-vector kernel multiplies at once.
+    Batch,
 }
 
 impl Constant {
     /// All of them, in order of their indices.
-    pub const ALL: [(Constant, &'static str); 10] = [
+    pub const ALL: [(Constant, &'static str); 11] = [
         (Constant::Format0, "FORMAT0"),
         (Constant::Format1, "FORMAT1"),
         (Constant::Format2, "FORMAT2"),
@@ -45,6 +47,7 @@ impl Constant {
         (Constant::BlockRows, "BLOCK_ROWS"),
         (Constant::Packed, "PACKED"),
         (Constant::Coalesced, "COALESCED"),
+        (Constant::Batch, "BATCH"),
     ];
 }
 
@@ -89,6 +92,8 @@ pub const SIMD_WIDTH: u32 = 32;
 pub const VECTOR_OUTPUTS: u32 = 4;
 /// SIMD-groups of a matrix-vector threadgroup.
 pub const VECTOR_SIMDGROUPS: u32 = 8;
+/// Most rows that a matrix-vector kernel multiplies at once: tokens of different sessions in one decode step.
+pub const BATCH_MAX: u32 = 8;
 /// Outputs that a SIMD-group takes of a matrix with few: more SIMD-groups then share them.
 pub const NARROW_OUTPUTS: u32 = 2;
 /// Outputs of a threadgroup of the experts' down projection.
@@ -165,6 +170,7 @@ pub const GEOMETRY: &[(&str, u32)] = &[
     ("SIMD_WIDTH", SIMD_WIDTH),
     ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
+    ("BATCH_MAX", BATCH_MAX),
     ("NARROW_OUTPUTS", NARROW_OUTPUTS),
     ("DOWN_OUTPUTS", DOWN_OUTPUTS),
     ("DELTA_STEP_THREADS", DELTA_STEP_THREADS),

@@ -151,6 +151,8 @@ kernel! {
     /// Decode: product of one row added to the residual stream: `h += W * x`, rounded once.
     MatVecAdd, "matvec_add", args MatVecAddArgs, views MatVecAddViews {
         args {
+            /// Rows of `x`, at most [`launch::BATCH_MAX`].
+            rows: u32,
             /// Inputs.
             cols: u32,
             /// Outputs.
@@ -165,23 +167,17 @@ kernel! {
             biases: read u8,
             h: update bf16,
         }
-        launch: |a| launch::narrow_vector(a.outputs).formats(&[a.format]),
-        cost: |a, step| {
-            let one = MatMulArgs { rows: 1, cols: a.cols, outputs: a.outputs, format: a.format };
-            let mut cost = matmul_cost(one, step);
-            cost.activation_bytes += 2.0 * a.outputs as f64;
-            cost
-        },
+        launch: |a| launch::narrow_vector(a.outputs).formats(&[a.format]).constant(Constant::Batch, a.rows),
+        cost: |a, step| (MatMulAdd::contract().cost)(bytemuck::bytes_of(&a), step),
         tolerance: 8e-3,
-        reference: |v| matmul_add_reference(v.one_row()),
+        reference: |v| matmul_add_reference(v.into_matmul()),
     }
 }
 
 impl<'a> MatVecAddViews<'a> {
     /// The same product as a matrix-matrix kernel takes it.
-    pub(crate) fn one_row(self) -> MatMulAddViews<'a> {
-        let MatVecAddArgs { cols, outputs, format } = self.args;
-        let args = MatMulAddArgs { rows: 1, cols, outputs, format };
+    pub(crate) fn into_matmul(self) -> MatMulAddViews<'a> {
+        let args = bytemuck::cast(self.args);
         MatMulAddViews { args, x: self.x, codes: self.codes, scales: self.scales, biases: self.biases, h: self.h }
     }
 }
@@ -251,6 +247,8 @@ kernel! {
     /// Decode: up to four products of one normed row, `y_i = W_i * norm(h)`. An unused matrix has 0 outputs.
     Project, "project", args ProjectArgs, views ProjectViews {
         args {
+            /// Rows of `h`, at most [`launch::BATCH_MAX`].
+            rows: u32,
             /// Model width.
             width: u32,
             /// Outputs of each matrix.
@@ -275,20 +273,22 @@ kernel! {
         launch: |a| {
             let threadgroups = a.outputs.map(launch::vector_threadgroups).iter().sum();
             Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH).formats(&a.formats)
+                .constant(Constant::Batch, a.rows)
         },
         cost: |a, _| {
             let outputs: u32 = a.outputs.iter().sum();
             Cost {
                 weight_bytes: 4.0 * a.width as f64
                     + (0..4).map(|i| matrix_bytes(a.formats[i], a.outputs[i], a.width)).sum::<f64>(),
-                activation_bytes: 2.0 * (a.width + outputs) as f64,
-                flops: product_flops(1, outputs, a.width),
+                activation_bytes: 2.0 * a.rows as f64 * (a.width + outputs) as f64,
+                flops: product_flops(a.rows, outputs, a.width),
                 ..Cost::default()
             }
         },
         tolerance: 8e-3,
         reference: |v| {
-            let x = norm_row(v.h, v.gain, v.args.eps);
+            let width = v.args.width as usize;
+            let rows: Vec<_> = v.h.chunks_exact(width).map(|h| norm_row(h, v.gain, v.args.eps)).collect();
             let sources = [
                 (v.codes0, v.scales0, v.biases0), (v.codes1, v.scales1, v.biases1),
                 (v.codes2, v.scales2, v.biases2), (v.codes3, v.scales3, v.biases3),
@@ -296,8 +296,11 @@ kernel! {
             for (i, y) in [v.y0, v.y1, v.y2, v.y3].into_iter().enumerate() {
                 let (codes, scales, biases) = sources[i];
                 let format = v.args.formats[i].format();
-                let matrix = HostMatrix { format, cols: v.args.width as usize, codes, scales, biases };
-                y.iter_mut().enumerate().for_each(|(n, y)| *y = bf16::from_f32(product_row(&matrix, n, &x)));
+                let matrix = HostMatrix { format, cols: width, codes, scales, biases };
+                let outputs = v.args.outputs[i].max(1) as usize;
+                for (x, y) in rows.iter().zip(y.chunks_exact_mut(outputs)) {
+                    y.iter_mut().enumerate().for_each(|(n, y)| *y = bf16::from_f32(product_row(&matrix, n, x)));
+                }
             }
         },
     }

@@ -355,10 +355,10 @@ kernel! {
 }
 
 kernel! {
-    /// Decode: norm, router logits and shared scale of one token.
+    /// Decode: norm, router logits and shared scale of every token.
     RouterStep, "router_step", args RouterStepArgs, views RouterStepViews {
         args {
-            /// Dimensions; one row.
+            /// Dimensions; at most [`launch::BATCH_MAX`] rows.
             dims: MoeDims,
             /// Storage of the router.
             router_format: PackedFormat,
@@ -377,20 +377,22 @@ kernel! {
             let threadgroups = a.dims.experts.div_ceil(launch::VECTOR_SIMDGROUPS) + 1;
             Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
                 .formats(&[a.router_format, a.shared_format])
+                .constant(Constant::Batch, a.dims.rows)
         },
         cost: |a, _| {
             let d = a.dims;
             Cost {
                 weight_bytes: 4.0 * d.width as f64 + matrix_bytes(a.router_format, d.experts, d.width)
                     + matrix_bytes(a.shared_format, 1, d.width),
-                activation_bytes: 2.0 * d.width as f64 + 4.0 * (d.experts + 1) as f64,
-                flops: product_flops(1, d.experts + 1, d.width),
+                activation_bytes: d.rows as f64 * (2.0 * d.width as f64 + 4.0 * (d.experts + 1) as f64),
+                flops: product_flops(d.rows, d.experts + 1, d.width),
                 ..Cost::default()
             }
         },
         tolerance: 1e-4,
         reference: |v| {
-            let x = norm_row(v.h, v.gain, v.args.dims.eps);
+            let rows = v.h.chunks_exact(v.args.dims.width as usize);
+            let x: Vec<bf16> = rows.flat_map(|h| norm_row(h, v.gain, v.args.dims.eps)).collect();
             let slices = HostSlices::new([
                 HostSlice::Read(bytemuck::cast_slice(&x)),
                 HostSlice::Read(v.router_codes), HostSlice::Read(v.router_scales), HostSlice::Read(v.router_biases),
@@ -407,7 +409,7 @@ kernel! {
     /// Decode: norm, top-k, and the gated activation of the chosen experts and of the shared one.
     ExpertsGateUpStep, "experts_gate_up_step", args ExpertsGateUpStepArgs, views ExpertsGateUpStepViews {
         args {
-            /// Dimensions; one row.
+            /// Dimensions; few rows.
             dims: MoeDims,
             /// Storage of the routed gate matrices.
             gate_format: PackedFormat,
@@ -436,7 +438,7 @@ kernel! {
         launch: |a| {
             let routed = launch::vector_threadgroups(a.dims.expert_width) * a.dims.top_k;
             let threadgroups = routed + launch::vector_threadgroups(a.dims.shared_width);
-            Launch::new([threadgroups, 1, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
+            Launch::new([threadgroups, a.dims.rows, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
                 .formats(&[a.gate_format, a.up_format, a.shared_gate_format, a.shared_up_format])
         },
         cost: |a, _| {
@@ -444,11 +446,11 @@ kernel! {
             let expert = matrix_bytes(a.gate_format, d.expert_width, d.width) + matrix_bytes(a.up_format, d.expert_width, d.width);
             let shared = matrix_bytes(a.shared_gate_format, d.shared_width, d.width)
                 + matrix_bytes(a.shared_up_format, d.shared_width, d.width);
-            let outputs = d.top_k * d.expert_width + d.shared_width;
+            let (rows, outputs) = (d.rows as f64, d.top_k * d.expert_width + d.shared_width);
             Cost {
-                weight_bytes: 4.0 * d.width as f64 + d.top_k as f64 * expert + shared,
-                activation_bytes: 2.0 * (d.width + outputs) as f64 + 4.0 * (d.experts + 2 * d.top_k) as f64,
-                flops: product_flops(1, 2 * outputs, d.width),
+                weight_bytes: 4.0 * d.width as f64 + d.touched() * expert + shared,
+                activation_bytes: rows * (2.0 * (d.width + outputs) as f64 + 4.0 * (d.experts + 2 * d.top_k) as f64),
+                flops: product_flops(d.rows, 2 * outputs, d.width),
                 ..Cost::default()
             }
         },
@@ -459,8 +461,6 @@ kernel! {
 
 fn experts_gate_up_step_reference(v: ExpertsGateUpStepViews<'_>) {
     let d = v.args.dims;
-    let x = norm_row(v.h, v.gain, d.eps);
-    top_k(v.logits, v.experts, v.scores);
     let matrix = |format: PackedFormat, codes, scales, biases| HostMatrix {
         format: format.format(),
         cols: d.width as usize,
@@ -470,16 +470,23 @@ fn experts_gate_up_step_reference(v: ExpertsGateUpStepViews<'_>) {
     };
     let gates = matrix(v.args.gate_format, v.gate_codes, v.gate_scales, v.gate_biases);
     let ups = matrix(v.args.up_format, v.up_codes, v.up_scales, v.up_biases);
-    for (e, act) in v.experts.iter().zip(v.act.chunks_exact_mut(d.expert_width as usize)) {
-        let row = (e * v.args.stride_rows) as usize;
-        for (n, act) in act.iter_mut().enumerate() {
-            *act = bf16::from_f32(silu(product_row(&gates, row + n, &x)) * product_row(&ups, row + n, &x));
-        }
-    }
     let gate = matrix(v.args.shared_gate_format, v.shared_gate_codes, v.shared_gate_scales, v.shared_gate_biases);
     let up = matrix(v.args.shared_up_format, v.shared_up_codes, v.shared_up_scales, v.shared_up_biases);
-    for (n, act) in v.shared_act.iter_mut().enumerate() {
-        *act = bf16::from_f32(silu(product_row(&gate, n, &x)) * product_row(&up, n, &x));
+    let (k, width) = (d.top_k as usize, d.expert_width as usize);
+    for t in 0..d.rows as usize {
+        let x = norm_row(&v.h[t * d.width as usize..][..d.width as usize], v.gain, d.eps);
+        let experts = &mut v.experts[t * k..][..k];
+        top_k(&v.logits[t * d.experts as usize..][..d.experts as usize], experts, &mut v.scores[t * k..][..k]);
+        for (e, act) in experts.iter().zip(v.act[t * k * width..].chunks_exact_mut(width)) {
+            let row = (e * v.args.stride_rows) as usize;
+            for (n, act) in act.iter_mut().enumerate() {
+                *act = bf16::from_f32(silu(product_row(&gates, row + n, &x)) * product_row(&ups, row + n, &x));
+            }
+        }
+        let shared_act = &mut v.shared_act[t * d.shared_width as usize..][..d.shared_width as usize];
+        for (n, act) in shared_act.iter_mut().enumerate() {
+            *act = bf16::from_f32(silu(product_row(&gate, n, &x)) * product_row(&up, n, &x));
+        }
     }
 }
 
@@ -487,7 +494,7 @@ kernel! {
     /// Decode: down projections of the chosen experts and of the shared one, weighted and added to the residual stream.
     ExpertsDownStep, "experts_down_step", args ExpertsDownStepArgs, views ExpertsDownStepViews {
         args {
-            /// Dimensions; one row.
+            /// Dimensions; few rows.
             dims: MoeDims,
             /// Storage of the routed down matrices.
             format: PackedFormat,
@@ -508,16 +515,16 @@ kernel! {
         }
         launch: |a| {
             let threads = (a.dims.top_k + 1) * launch::SIMD_WIDTH;
-            Launch::new([a.dims.width.div_ceil(launch::DOWN_OUTPUTS), 1, 1], threads)
+            Launch::new([a.dims.width.div_ceil(launch::DOWN_OUTPUTS), a.dims.rows, 1], threads)
                 .formats(&[a.format, a.shared_format])
         },
         cost: |a, _| {
             let d = a.dims;
             Cost {
-                weight_bytes: d.top_k as f64 * matrix_bytes(a.format, d.width, d.expert_width)
+                weight_bytes: d.touched() * matrix_bytes(a.format, d.width, d.expert_width)
                     + matrix_bytes(a.shared_format, d.width, d.shared_width),
-                activation_bytes: 2.0 * (d.top_k * d.expert_width + d.shared_width + 2 * d.width) as f64,
-                flops: product_flops(1, d.width, d.top_k * d.expert_width + d.shared_width),
+                activation_bytes: 2.0 * (d.rows * (d.top_k * d.expert_width + d.shared_width + 2 * d.width)) as f64,
+                flops: product_flops(d.rows, d.width, d.top_k * d.expert_width + d.shared_width),
                 ..Cost::default()
             }
         },
@@ -532,9 +539,12 @@ kernel! {
                 format: v.args.shared_format.format(), cols: d.shared_width as usize,
                 codes: v.shared_codes, scales: v.shared_scales, biases: v.shared_biases,
             };
-            for (c, h) in v.h.iter_mut().enumerate() {
-                let mut sum = v.shared[0] * bf16::from_f32(product_row(&shared, c, v.shared_act)).to_f32();
-                for (i, act) in v.act.chunks_exact(d.expert_width as usize).enumerate() {
+            let (k, width) = (d.top_k as usize, d.expert_width as usize);
+            for (at, h) in v.h.iter_mut().enumerate() {
+                let (t, c) = (at / d.width as usize, at % d.width as usize);
+                let shared_act = &v.shared_act[t * d.shared_width as usize..][..d.shared_width as usize];
+                let mut sum = v.shared[t] * bf16::from_f32(product_row(&shared, c, shared_act)).to_f32();
+                for (i, act) in v.act.chunks_exact(width).enumerate().skip(t * k).take(k) {
                     let row = (v.experts[i] * v.args.stride_rows) as usize + c;
                     sum += v.scores[i] * bf16::from_f32(product_row(&routed, row, act)).to_f32();
                 }

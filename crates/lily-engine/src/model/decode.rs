@@ -117,6 +117,7 @@ impl Model {
         let y = parts.map(|p| p.map_or(none.0, |(m, y)| y.first(2 * m.rows as usize)));
         plan.push(Project {
             args: ProjectArgs {
+                rows: 1,
                 width: self.shape.hidden as u32,
                 outputs: parts.map(|p| p.map_or(0, |(m, _)| m.rows)),
                 formats: parts.map(|p| p.map_or(none.1, |(m, _)| m.format)),
@@ -231,7 +232,7 @@ impl Model {
 
     fn product_add_row(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots) {
         plan.push(MatVecAdd {
-            args: MatVecAddArgs { cols: m.cols, outputs: m.rows, format: m.format },
+            args: MatVecAddArgs { rows: 1, cols: m.cols, outputs: m.rows, format: m.format },
             x,
             codes: m.codes,
             scales: m.scales,

@@ -47,7 +47,14 @@ impl Model {
     pub(super) fn head(&self, plan: &mut Plan, row: usize) {
         let m = self.head;
         plan.push(Head {
-            args: HeadArgs { row: row as u32, width: m.cols, vocab: m.rows, eps: self.shape.rms_eps, format: m.format },
+            args: HeadArgs {
+                row: row as u32,
+                rows: 1,
+                width: m.cols,
+                vocab: m.rows,
+                eps: self.shape.rms_eps,
+                format: m.format,
+            },
             h: self.hidden(self.scratch.h, row + 1),
             gain: self.final_norm,
             codes: m.codes,

@@ -30,7 +30,7 @@ pub fn head(device: &dyn Runs) {
         let mut c = Case::new(2);
         let m = c.matrix(vocab, width, format);
         let kernel = Head {
-            args: HeadArgs { row: 2, width, vocab, eps: 1e-6, format: m.format },
+            args: HeadArgs { row: 2, rows: 1, width, vocab, eps: 1e-6, format: m.format },
             h: c.bf16(3 * width, 4.0),
             gain: c.f32(width, 0.5, 1.5),
             codes: m.codes,

@@ -76,7 +76,7 @@ pub fn project(device: &dyn Runs) {
         let m: [MatrixSlots; 4] = std::array::from_fn(|j| c.matrix(outputs[j], 128, formats[j]));
         let y = outputs.map(|n| c.poison(2 * n));
         let kernel = Project {
-            args: ProjectArgs { width: 128, outputs, formats: m.map(|m| m.format), eps: 1e-6 },
+            args: ProjectArgs { rows: 1, width: 128, outputs, formats: m.map(|m| m.format), eps: 1e-6 },
             h: c.bf16(128, 3.0),
             gain: c.f32(128, 0.5, 1.5),
             codes0: m[0].codes,
@@ -108,7 +108,7 @@ pub fn matvec_add(device: &dyn Runs) {
         let mut c = Case::new(28);
         let m = c.matrix(outputs, cols, format);
         let kernel = MatVecAdd {
-            args: MatVecAddArgs { cols, outputs, format: m.format },
+            args: MatVecAddArgs { rows: 1, cols, outputs, format: m.format },
             x: c.bf16(cols, 1.0),
             codes: m.codes,
             scales: m.scales,

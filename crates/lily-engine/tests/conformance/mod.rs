@@ -4,6 +4,7 @@
 //! [`cases!`] names every case, so that each device's test file runs all of them; the device comes in as a [`Runs`].
 
 pub mod attention;
+pub mod batch;
 pub mod chunks;
 pub mod delta;
 pub mod ends;
@@ -215,6 +216,7 @@ macro_rules! gpu_cases {
     ($device:expr) => {
         $crate::common_cases!($device);
         $crate::cases! { $device;
+            batch: project_rows, matvec_add_rows, merge_matvec_add_rows, head_rows, router_step_rows, experts_rows;
             unfused: dequantize, delta_update, attend_prepared, experts_products_and_gate, experts_each_step;
         }
     };

@@ -166,7 +166,7 @@ pub fn matmul_add(context: Context<'_>, v: MatMulAddViews<'_>) {
 }
 
 pub fn matvec_add(context: Context<'_>, v: MatVecAddViews<'_>) {
-    matmul_add(context, v.one_row());
+    matmul_add(context, v.into_matmul());
 }
 
 pub fn gate_up(context: Context<'_>, v: GateUpViews<'_>) {

@@ -1,0 +1,180 @@
+// Products of stored rows with up to eight activation rows at once: a decode step of several sessions. A result has the bits
+// that `row_products` gives for its row alone: the same lanes take the same columns in the same order.
+//
+// Codes are read once for all rows. Activations are staged as bf16, which they are, a few rows at a time: while one set
+// of rows gives way to the next, codes stay in registers.
+#pragma once
+#include "matvec.h"
+
+// Rows that are staged at a time, and columns of each: what a SIMD-group takes of 4-bit codes at once.
+#define BATCH_ROWS 4
+#define BATCH_COLUMNS 1024
+// 16-byte vectors of a staged row: after 32 columns comes an unused one, so that lanes meet different banks.
+#define BATCH_VECTORS (BATCH_COLUMNS / 32 * 5)
+
+// Sources of several rows have `begin`, which every thread calls once before the first `at`, and `at`: eight columns of a
+// row.
+
+// Neighbouring rows as they stand.
+struct PlainRows {
+    device const bfloat* x;
+    uint cols;
+
+    void begin(threadgroup float* slots, Place place) {}
+    Float8 at(uint row, uint column) const { return load_bf16x8(x + row * cols + column); }
+};
+
+// Neighbouring rows after their RMS norm.
+struct NormedRows {
+    NormedRow first;
+    float factors[BATCH_MAX];
+
+    NormedRow row(uint index) const {
+        NormedRow one = first;
+        one.x = first.x + index * first.width;
+        one.factor = factors[index];
+        return one;
+    }
+
+    void begin(threadgroup float* slots, Place place) {
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_MAX; i++) {
+            factors[i] = 0.0f;
+            if (i < BATCH) {
+                NormedRow one = row(i);
+                one.begin(slots, place);
+                factors[i] = one.factor;
+                threadgroup_barrier(mem_flags::mem_threadgroup);
+            }
+        }
+    }
+
+    Float8 at(uint index, uint column) const { return row(index).at(column); }
+};
+
+// The rows from `first` on.
+inline NormedRows normed_rows(NormedRow first) {
+    NormedRows rows;
+    rows.first = first;
+    return rows;
+}
+
+// Stages columns `base..end` of rows `from..from + BATCH_ROWS`, as far as there are any.
+template <typename Rows>
+inline void stage_rows(thread Rows& rows, uint from, uint base, uint end, threadgroup uint4* vectors, Place place) {
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < BATCH_ROWS; i++) {
+        if (from + i < BATCH) {
+            for (uint column = base + 8 * place.thread_index; column < end; column += 8 * SIMD_WIDTH * place.simdgroups) {
+                uint at = (column - base) / 8 + (column - base) / 32;
+                vectors[i * BATCH_VECTORS + at] = narrow8(rows.at(from + i, column));
+            }
+        }
+    }
+}
+
+// Columns of a staged row.
+inline Float8 staged_at(threadgroup const uint4* vectors, uint row, uint offset) {
+    return widen8(vectors[row * BATCH_VECTORS + offset / 8 + offset / 32]);
+}
+
+// Adds each pair's share of a requested chunk to its sum; `sums` holds ROWS sums for every staged row.
+template <uint ROWS>
+inline void add_chunk_rows(
+    thread float* sums, thread const Chunk<ROWS>& chunk, uint format, threadgroup const uint4* vectors, uint from,
+    uint offset) {
+    float dots[ROWS * BATCH_ROWS] = {};
+    float totals[BATCH_ROWS] = {};
+    bool nibbles = bits_of(format) == 4;
+    #pragma clang loop unroll(full)
+    for (uint part = 0; part < 4; part++) {
+        if (nibbles || part < 2) {
+            Float8 codes[ROWS];
+            #pragma clang loop unroll(full)
+            for (uint r = 0; r < ROWS; r++) {
+                uint4 words = chunk.words[r];
+                codes[r] = nibbles ? offset_nibbles(words[part]) : byte_codes(part == 0 ? words.xy : words.zw);
+            }
+            #pragma clang loop unroll(full)
+            for (uint i = 0; i < BATCH_ROWS; i++) {
+                if (from + i < BATCH) {
+                    Float8 x = staged_at(vectors, i, offset + 8 * part);
+                    float4 both = x.low + x.high;
+                    totals[i] += both.x + both.y + both.z + both.w;
+                    #pragma clang loop unroll(full)
+                    for (uint r = 0; r < ROWS; r++) {
+                        dots[i * ROWS + r] += dot8(codes[r], x);
+                    }
+                }
+            }
+        }
+    }
+    float shift = nibbles ? NIBBLE_OFFSET : 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < BATCH_ROWS; i++) {
+        #pragma clang loop unroll(full)
+        for (uint r = 0; r < ROWS; r++) {
+            sums[i * ROWS + r] += group_share(chunk.groups[r], dots[i * ROWS + r], shift, totals[i]);
+        }
+    }
+}
+
+// The same for a format without a wide path: eight columns, read here.
+template <uint ROWS>
+inline void add_plain_rows(
+    thread float* sums, StoredMatrix m, uint first, uint last, threadgroup const uint4* vectors, uint from, uint column,
+    uint offset) {
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < ROWS; r++) {
+        uint row = min(first + r, last);
+        Group g = load_group(m, row, column);
+        Float8 codes = load_codes8(m.format, row_codes(m, row), column);
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_ROWS; i++) {
+            if (from + i < BATCH) {
+                Float8 x = staged_at(vectors, i, offset);
+                float4 both = x.low + x.high;
+                float total = both.x + both.y + both.z + both.w;
+                sums[i * ROWS + r] += group_share(g, dot8(codes, x), 0.0f, total);
+            }
+        }
+    }
+}
+
+// A lane's shares of the products of rows `first..first + ROWS` of the matrix with each of BATCH activation rows: `sums[i *
+// ROWS + r]` is that of activation row i. Rows of the matrix beyond `last` repeat it. All threads of the threadgroup
+// call it with the same matrix.
+template <uint ROWS, typename Rows>
+inline void batch_products(
+    thread float* sums, StoredMatrix m, uint first, uint last, thread Rows& rows, threadgroup float4* memory,
+    threadgroup float* slots, Place place) {
+    threadgroup uint4* vectors = (threadgroup uint4*)memory;
+    uint chunk = chunk_columns(m.format);
+    rows.begin(slots, place);
+    for (uint base = 0; base < m.cols; base += BATCH_COLUMNS) {
+        uint end = min(base + BATCH_COLUMNS, m.cols);
+        Ahead<ROWS, 2> ahead;
+        request<ROWS, 2>(ahead, m, first, last, base, end, place.lane);
+        #pragma clang loop unroll(full)
+        for (uint from = 0; from < BATCH_MAX; from += BATCH_ROWS) {
+            if (from < BATCH) {
+                threadgroup_barrier(mem_flags::mem_threadgroup);
+                stage_rows(rows, from, base, end, vectors, place);
+                threadgroup_barrier(mem_flags::mem_threadgroup);
+                if (is_wide(m.format)) {
+                    #pragma clang loop unroll(full)
+                    for (uint s = 0; s < 2; s++) {
+                        uint offset = (s * SIMD_WIDTH + place.lane) * chunk;
+                        if (base + offset < end) {
+                            add_chunk_rows<ROWS>(sums + from * ROWS, ahead.chunks[s], m.format, vectors, from, offset);
+                        }
+                    }
+                } else {
+                    for (uint offset = 8 * place.lane; base + offset < end; offset += 8 * SIMD_WIDTH) {
+                        add_plain_rows<ROWS>(sums + from * ROWS, m, first, last, vectors, from, base + offset, offset);
+                    }
+                }
+            }
+        }
+    }
+}
