@@ -122,21 +122,35 @@ impl State for Session {
 }
 
 impl Loaded {
-    /// Dispatches in the order in which they run.
-    fn order(&mut self, plan: &Plan) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..plan.dispatches.len()).collect();
+    /// Dispatches by stage, in the order in which they run.
+    fn order(&mut self, plan: &Plan) -> Vec<Vec<usize>> {
+        let stages = stages(plan);
+        let mut order = vec![Vec::new(); stages.iter().max().map_or(0, |last| last + 1)];
+        stages.iter().enumerate().for_each(|(dispatch, stage)| order[*stage].push(dispatch));
         if self.what.shuffle.is_some() {
-            let stages = stages(plan);
-            let keys: Vec<(usize, u32)> = order
-                .iter()
-                .map(|i| {
+            for dispatches in &mut order {
+                dispatches.sort_by_cached_key(|_| {
                     self.random = self.random.wrapping_mul(1664525).wrapping_add(1013904223);
-                    (stages[*i], self.random >> 8)
-                })
-                .collect();
-            order.sort_by_key(|i| keys[*i]);
+                    self.random >> 8
+                });
+            }
         }
         order
+    }
+
+    /// Begins the span of a stage, so that what its dispatches do to each other is seen.
+    fn begin_span<'a>(&mut self, session: &Session, dispatches: impl Iterator<Item = &'a Dispatch>) {
+        let bindings = dispatches.flat_map(|d| d.bindings().filter(|(param, _)| param.access.writes()));
+        let written = bindings.map(|(_, slot)| {
+            let buffer = match &self.places[slot.buffer.0 as usize] {
+                Place::Weight(buffer) | Place::Own(buffer) => buffer,
+                Place::State => session.buffer(slot),
+            };
+            let start = buffer.address() + slot.offset;
+            start..start + slot.bytes
+        });
+        let written = written.collect();
+        self.device.begin_span(written);
     }
 
     fn dispatch(&mut self, session: &Session, dispatch: &Dispatch) {
@@ -180,9 +194,11 @@ impl Backend for Loaded {
 
     fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
         let session = state.as_any_mut().downcast_mut::<Session>().expect("a state that this backend made");
-        for index in self.order(plan) {
-            self.dispatch(session, &plan.dispatches[index]);
+        for stage in self.order(plan) {
+            self.begin_span(session, stage.iter().map(|index| &plan.dispatches[*index]));
+            stage.into_iter().for_each(|index| self.dispatch(session, &plan.dispatches[index]));
         }
+        self.device.end_span();
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::abi::SLOT_BYTES;
 use crate::launch::Launch;
-use crate::library::{KernelInfo, Library, Space};
+use crate::library::{KernelInfo, Library, Space, line_of};
 use crate::memory::{Buffer, PAGE};
 use crate::race::{Conflict, Scope};
 use crate::worker::{Halt, Worker};
@@ -122,7 +122,8 @@ pub(crate) fn races_fault(
 ) -> Fault {
     let conflicts = worker.conflicts();
     let sites: Vec<usize> = conflicts.iter().flat_map(|c| c.accesses.map(|a| a.1 - 1)).collect();
-    let lines = library.lines(&sites);
+    // A dispatch before this one may be of another library.
+    let lines: Vec<String> = sites.iter().map(|site| line_of(*site, library)).collect();
     let describe = |(i, conflict): (usize, &Conflict)| {
         let [earlier, later] = conflict.accesses;
         let shared = worker.arena().contains(&conflict.address);
@@ -133,6 +134,7 @@ pub(crate) fn races_fault(
                 ("SIMD-groups of one threadgroup", format!("a threadgroup_barrier(mem_flags::{flags})"))
             }
             Scope::Grid => ("threadgroups", "nothing but another dispatch".to_owned()),
+            Scope::Span => ("dispatches of one span", "a barrier between the two".to_owned()),
         };
         let (at, ..) = place(kernel, launch, args, worker, conflict.address);
         format!(

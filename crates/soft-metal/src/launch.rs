@@ -7,6 +7,7 @@ use crate::library::{BufferParameter, KernelInfo, Library, Space};
 use crate::memory::Buffer;
 use crate::race::Place;
 use crate::worker::{Counts, Divergence, Halt, Order, THREADS_MAX, Worker};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A range of a buffer, bound to a kernel's parameter.
@@ -68,12 +69,27 @@ pub struct Device {
     /// How launches run.
     pub settings: Settings,
     workers: Vec<Worker>,
+    /// What the launches of the span that has begun write; `None` outside of any.
+    span: Option<Vec<Range<usize>>>,
+    /// Whether a launch of the span came before.
+    continues: bool,
 }
 
 impl Device {
     /// A device with the given settings.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, workers: Vec::new() }
+        Self { settings, workers: Vec::new(), span: None, continues: false }
+    }
+
+    /// Begins a span: the launches from here to the next span may run at the same time on a real device, so nothing orders
+    /// their accesses, and watched ones must not be in each other's way. `written` is what they bind for writing.
+    pub fn begin_span(&mut self, written: Vec<Range<usize>>) {
+        (self.span, self.continues) = (Some(written), false);
+    }
+
+    /// Ends a span: each launch from here on waits for the one before it.
+    pub fn end_span(&mut self) {
+        (self.span, self.continues) = (None, false);
     }
 
     /// Runs a kernel and returns when it is done.
@@ -91,7 +107,7 @@ impl Device {
         let mut shared =
             abi::Launch { buffers: [0; abi::BUFFERS], threadgroups: launch.threadgroups, threads: launch.threads };
         let mut bindings = launch.buffers.iter();
-        let places = places(kernel, launch, &args);
+        let places = places(kernel, launch, &args, self.span.as_deref().unwrap_or_default());
         for parameter in &kernel.buffers {
             shared.buffers[parameter.index as usize] = match parameter.space {
                 Space::Constant => args.address() as u64,
@@ -109,7 +125,8 @@ impl Device {
             worker.begin(entry, &shared, self.settings.order, self.settings.divergence).map_err(io)?;
         }
         if races {
-            self.workers[0].watch(places, library.image());
+            self.workers[0].watch(self.continues, places, library.image());
+            self.continues = self.span.is_some();
         }
         let guard = library.set_constants(launch.constants);
         let (halt, index) = run(&mut self.workers[..count], launch.threadgroups, groups, self.settings.order);
@@ -139,15 +156,16 @@ fn add(a: Counts, b: Counts) -> Counts {
     }
 }
 
-/// What a kernel may touch.
-fn places(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer) -> Vec<Place> {
+/// What a kernel may touch, where launches of its span write `written`.
+fn places(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer, written: &[Range<usize>]) -> Vec<Place> {
     let mut bindings = launch.buffers.iter();
     let place = |parameter: &BufferParameter| {
         let (start, bytes) = match parameter.space {
             Space::Constant => (args.address(), args.len()),
             Space::Device => bindings.next().map_or((0, 0), |b| (b.buffer.address() + b.offset, b.bytes)),
         };
-        Place { range: start..start + bytes, writable: !parameter.is_const }
+        let shared = written.iter().any(|w| w.start < start + bytes && start < w.end);
+        Place { range: start..start + bytes, writable: !parameter.is_const, shared }
     };
     kernel.buffers.iter().map(place).collect()
 }

@@ -161,6 +161,7 @@ impl Library {
         let constants = constants.map(|c| ConstantInfo { index: c.index, name: c.name.clone() }).collect();
         let path = compiled.library;
         let image = image[0]..image[1];
+        images().push((image.clone(), path.clone()));
         Ok(Self { handle, path, kernels, constants, set_constant, mode, image })
     }
 
@@ -205,19 +206,38 @@ impl Library {
 
     /// File and line of the instruction at a code address.
     pub(crate) fn line(&self, site: usize) -> String {
-        self.lines(&[site]).pop().unwrap_or_default()
+        line_in(&self.path, self.image.start, site)
     }
+}
 
-    /// File and line of the instructions at code addresses.
-    pub(crate) fn lines(&self, sites: &[usize]) -> Vec<String> {
-        let offsets: Vec<u64> = sites.iter().map(|s| s.wrapping_sub(self.image.start) as u64).collect();
-        let lines = symbols::lines(&self.path, &offsets).into_iter().zip(offsets);
-        lines.map(|(line, offset)| line.unwrap_or_else(|| format!("code offset {offset:#x}"))).collect()
+/// Code and data of every library that is loaded, with its file.
+fn images() -> MutexGuard<'static, Vec<(Range<usize>, PathBuf)>> {
+    static IMAGES: Mutex<Vec<(Range<usize>, PathBuf)>> = Mutex::new(Vec::new());
+    IMAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// File and line of the instruction at a code address of this library, or of any other that is loaded.
+pub(crate) fn line_of(site: usize, library: &Library) -> String {
+    if library.image.contains(&site) {
+        return library.line(site);
     }
+    let found = images().iter().find(|(image, _)| image.contains(&site)).cloned();
+    found.map_or_else(|| format!("code address {site:#x}"), |(image, path)| line_in(&path, image.start, site))
+}
+
+fn line_in(path: &Path, start: usize, site: usize) -> String {
+    let offset = site.wrapping_sub(start) as u64;
+    let line = symbols::lines(path, &[offset]).pop().flatten();
+    line.unwrap_or_else(|| format!("code offset {offset:#x}"))
 }
 
 impl Drop for Library {
     fn drop(&mut self) {
+        // Loaded twice, a library has one image; each of the two has an entry.
+        let mut images = images();
+        if let Some(own) = images.iter().position(|(image, _)| *image == self.image) {
+            images.swap_remove(own);
+        }
         // SAFETY: opened once by this value; nothing of it is used afterwards.
         unsafe { libc::dlclose(self.handle) };
     }

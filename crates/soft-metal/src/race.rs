@@ -5,10 +5,8 @@
 //! - threads of one threadgroup by a threadgroup_barrier whose flags name the memory,
 //! - lanes of one SIMD-group also by a simdgroup_barrier whose flags name the memory; other SIMD-group functions order
 //!   nothing, although the lanes meet,
-//! - threads of different threadgroups of a launch not at all.
-//!
-//! Dispatches need no watching against each other: what each touches is held to its bindings here, and bindings of one
-//! stage do not conflict.
+//! - threads of different threadgroups of a launch not at all, nor those of different launches of one span: launches that
+//!   a device may run at the same time.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -53,6 +51,8 @@ pub enum Scope {
     Threadgroup,
     /// Threads of different threadgroups.
     Grid,
+    /// Threads of different launches of one span.
+    Span,
 }
 
 /// Who touches memory, and after how many barriers.
@@ -86,6 +86,8 @@ pub struct Place {
     pub range: Range<usize>,
     /// Whether it may be written.
     pub writable: bool,
+    /// Whether another launch of the span may write it.
+    pub shared: bool,
 }
 
 /// What to do about an access.
@@ -123,6 +125,8 @@ enum Crowd {
     Simdgroups,
     /// Other threadgroups, whatever barriers lie between.
     Threadgroups,
+    /// Other launches of the span.
+    Launches,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -144,6 +148,8 @@ const RECENT: usize = 64;
 /// Watches the accesses of launches, one after another.
 pub struct Checker {
     launch: u32,
+    /// First launch of the span.
+    span: u32,
     places: Vec<Place>,
     ignored: Vec<Range<usize>>,
     arena: Range<usize>,
@@ -160,6 +166,7 @@ impl Default for Checker {
     fn default() -> Self {
         Self {
             launch: 0,
+            span: 0,
             places: Vec::new(),
             ignored: Vec::new(),
             arena: 0..0,
@@ -174,9 +181,19 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// Begins a launch. `places` is what it binds, `arena` threadgroup memory, `ignored` what belongs to the run time.
-    pub fn begin(&mut self, places: Vec<Place>, arena: Range<usize>, ignored: Vec<Range<usize>>) {
+    /// Begins a launch, of the same span as the one before if it `continues`. `places` is what it binds, `arena` threadgroup
+    /// memory, `ignored` what belongs to the run time.
+    pub fn begin(
+        &mut self,
+        continues: bool,
+        places: Vec<Place>,
+        arena: Range<usize>,
+        ignored: Vec<Range<usize>>,
+    ) {
         self.launch += 1;
+        if !continues {
+            self.span = self.launch;
+        }
         (self.places, self.arena, self.ignored) = (places, arena, ignored);
         self.conflicts.clear();
         self.seen.clear();
@@ -204,8 +221,11 @@ impl Checker {
             }
             1
         } else if let Some(place) = self.places.iter().find(|p| inside(&p.range)) {
-            if !place.writable {
-                return if kind == Kind::Read { Verdict::Fine } else { Verdict::Undeclared };
+            if !place.writable && kind != Kind::Read {
+                return Verdict::Undeclared;
+            }
+            if !place.writable && !place.shared {
+                return Verdict::Fine;
             }
             0
         } else {
@@ -254,16 +274,17 @@ impl Checker {
         };
         let writes = kind != Kind::Read;
         let mut found = [None; 2];
-        if let Some(scope) = conflict(&granule.write, &new, memory) {
+        let span = self.span;
+        if let Some(scope) = conflict(&granule.write, &new, memory, span) {
             found[0] = Some((scope, if granule.write.atomic { Kind::Atomic } else { Kind::Write }, granule.write));
         }
-        if writes && let Some(scope) = conflict(&granule.read, &new, memory) {
+        if writes && let Some(scope) = conflict(&granule.read, &new, memory, span) {
             found[1] = Some((scope, Kind::Read, granule.read));
         }
         if writes {
             granule.write = new;
         } else {
-            granule.read = joined(&granule.read, new, memory);
+            granule.read = joined(&granule.read, new, memory, span);
         }
         for (scope, earlier, record) in found.into_iter().flatten() {
             let pair = (record.site.min(site), record.site.max(site), scope);
@@ -277,9 +298,13 @@ impl Checker {
 }
 
 /// Whether nothing orders an access after an earlier one, and who they are to each other.
-fn conflict(old: &Record, new: &Record, memory: usize) -> Option<Scope> {
-    if old.launch != new.launch || old.bytes & new.bytes == 0 || old.atomic && new.atomic {
+fn conflict(old: &Record, new: &Record, memory: usize, span: u32) -> Option<Scope> {
+    if old.bytes & new.bytes == 0 || old.atomic && new.atomic || old.launch < span {
         return None;
+    }
+    if old.launch != new.launch || old.crowd == Crowd::Launches {
+        // Every launch has threadgroup memory of its own.
+        return (memory == 0).then_some(Scope::Span);
     }
     if old.group != new.group || memory == 0 && old.crowd == Crowd::Threadgroups {
         // Threadgroup memory of another threadgroup is other memory at the same address.
@@ -296,8 +321,15 @@ fn conflict(old: &Record, new: &Record, memory: usize) -> Option<Scope> {
 }
 
 /// The record of reads after one more.
-fn joined(old: &Record, mut new: Record, memory: usize) -> Record {
-    if old.launch != new.launch || old.bytes & new.bytes == 0 {
+fn joined(old: &Record, mut new: Record, memory: usize, span: u32) -> Record {
+    if old.launch < span || old.bytes & new.bytes == 0 {
+        return new;
+    }
+    if old.launch != new.launch || old.crowd == Crowd::Launches {
+        if memory == 0 {
+            new.crowd = Crowd::Launches;
+            new.bytes |= old.bytes;
+        }
         return new;
     }
     let elsewhere = old.group != new.group || old.crowd == Crowd::Threadgroups;

@@ -171,9 +171,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Watches the accesses of the launch that [`Worker::begin`] has prepared. `places` is what it binds, `image` the
-    /// library's own memory.
-    pub fn watch(&mut self, places: Vec<Place>, image: Range<usize>) {
+    /// Watches the accesses of the launch that [`Worker::begin`] has prepared, which may run at the same time as the one before
+    /// if it `continues` a span. `places` is what it binds, `image` the library's own memory.
+    pub fn watch(&mut self, continues: bool, places: Vec<Place>, image: Range<usize>) {
         fn of<T>(value: &T) -> Range<usize> {
             let start = value as *const T as usize;
             start..start + size_of::<T>()
@@ -183,7 +183,7 @@ impl Worker {
             ignored.extend([of(&**group), of(&*group.area)]);
         }
         let arena = self.arena();
-        self.checker.get_or_insert_default().begin(places, arena, ignored);
+        self.checker.get_or_insert_default().begin(continues, places, arena, ignored);
     }
 
     /// Accesses of a watched launch that nothing orders.

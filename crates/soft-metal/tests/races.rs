@@ -117,3 +117,38 @@ fn accesses_are_held_to_the_bindings() {
     let fault = self::fault(Order::Forward, "undeclared_arena", 1, 1).expect("outside");
     assert!(fault.contains("byte 256 of threadgroup memory") && fault.contains(&line("arena")), "{fault}");
 }
+
+/// Line of tests/spans.metal where a kernel touches memory.
+fn marked(kernel: &str) -> String {
+    let text = include_str!("spans.metal");
+    format!("spans.metal:{}", text.lines().position(|l| l.ends_with(&format!("// LINE {kernel}"))).unwrap() + 1)
+}
+
+/// Runs two kernels of two libraries in one span, on the same buffer or on parts of it; gives what is wrong with the second.
+fn in_a_span(first: &str, second: &str, shift: usize, barrier: bool) -> Option<String> {
+    static OTHER: LazyLock<Library> = LazyLock::new(|| library("spans", Mode::Races));
+    let x = Buffer::zeroed(4096).unwrap();
+    let mut device = device(Order::Forward);
+    let mut run = |library: &Library, kernel: &str, offset: usize, barrier: bool| {
+        if barrier {
+            device.begin_span(vec![x.address()..x.address() + 4096]);
+        }
+        let buffers = [Binding { buffer: &x, offset, bytes: 256 }];
+        let launch =
+            Launch { kernel, buffers: &buffers, args: &[], constants: &[], threadgroups: [1, 1, 1], threads: 64 };
+        device.launch(library, &launch).err().map(|fault| fault.to_string())
+    };
+    assert_eq!(run(&LIBRARY, first, 0, true), None);
+    run(&OTHER, second, shift, barrier)
+}
+
+#[test]
+fn dispatches_of_a_span_must_not_be_in_each_others_way() {
+    for second in ["writes", "reads"] {
+        let fault = in_a_span("in_place", second, 64, false).unwrap_or_else(|| panic!("{second} passes"));
+        let words = ["between dispatches of one span", "races.metal:48", &marked(second)];
+        assert!(words.iter().all(|word| fault.contains(word)), "{fault}");
+        assert_eq!(in_a_span("in_place", second, 64, true), None, "a barrier orders them");
+        assert_eq!(in_a_span("in_place", second, 256, false), None, "other bytes");
+    }
+}
