@@ -149,7 +149,7 @@ impl Loaded {
             let start = buffer.address() + slot.offset;
             start..start + slot.bytes
         });
-        let written = written.collect();
+        let written: Vec<_> = written.collect();
         self.device.begin_span(written);
     }
 

@@ -83,8 +83,8 @@ impl Device {
 
     /// Begins a span: the launches from here to the next span may run at the same time on a real device, so nothing orders
     /// their accesses, and watched ones must not be in each other's way. `written` is what they bind for writing.
-    pub fn begin_span(&mut self, written: Vec<Range<usize>>) {
-        (self.span, self.continues) = (Some(written), false);
+    pub fn begin_span(&mut self, written: impl IntoIterator<Item = Range<usize>>) {
+        (self.span, self.continues) = (Some(written.into_iter().collect()), false);
     }
 
     /// Ends a span: each launch from here on waits for the one before it.

@@ -183,13 +183,7 @@ impl Default for Checker {
 impl Checker {
     /// Begins a launch, of the same span as the one before if it `continues`. `places` is what it binds, `arena` threadgroup
     /// memory, `ignored` what belongs to the run time.
-    pub fn begin(
-        &mut self,
-        continues: bool,
-        places: Vec<Place>,
-        arena: Range<usize>,
-        ignored: Vec<Range<usize>>,
-    ) {
+    pub fn begin(&mut self, continues: bool, places: Vec<Place>, arena: Range<usize>, ignored: Vec<Range<usize>>) {
         self.launch += 1;
         if !continues {
             self.span = self.launch;

@@ -127,15 +127,22 @@ fn marked(kernel: &str) -> String {
 /// Runs two kernels of two libraries in one span, on the same buffer or on parts of it; gives what is wrong with the second.
 fn in_a_span(first: &str, second: &str, shift: usize, barrier: bool) -> Option<String> {
     static OTHER: LazyLock<Library> = LazyLock::new(|| library("spans", Mode::Races));
-    let x = Buffer::zeroed(4096).unwrap();
+    let (x, y) = (Buffer::zeroed(4096).unwrap(), Buffer::zeroed(4096).unwrap());
     let mut device = device(Order::Forward);
     let mut run = |library: &Library, kernel: &str, offset: usize, barrier: bool| {
         if barrier {
-            device.begin_span(vec![x.address()..x.address() + 4096]);
+            device.begin_span(std::iter::once(x.address()..x.address() + 4096));
         }
-        let buffers = [Binding { buffer: &x, offset, bytes: 256 }];
-        let launch =
-            Launch { kernel, buffers: &buffers, args: &[], constants: &[], threadgroups: [1, 1, 1], threads: 64 };
+        let buffers = [Binding { buffer: &x, offset, bytes: 256 }, (&y).into()];
+        let count = if kernel == "reads" { 2 } else { 1 };
+        let launch = Launch {
+            kernel,
+            buffers: &buffers[..count],
+            args: &[],
+            constants: &[],
+            threadgroups: [1, 1, 1],
+            threads: 64,
+        };
         device.launch(library, &launch).err().map(|fault| fault.to_string())
     };
     assert_eq!(run(&LIBRARY, first, 0, true), None);

@@ -6,8 +6,8 @@ using namespace metal;
     x[tid] = bfloat(2.0f); // LINE writes
 }
 
-[[kernel]] void reads(device const bfloat* x [[buffer(0)]], uint tid [[thread_position_in_grid]]) {
-    if (float(x[tid]) == 123.0f) { // LINE reads
-        return;
-    }
+[[kernel]] void reads(device const bfloat* x [[buffer(0)]],
+                      device bfloat* y [[buffer(1)]],
+                      uint tid [[thread_position_in_grid]]) {
+    y[tid] = x[tid]; // LINE reads
 }
