@@ -1,11 +1,13 @@
 //! The arguments of one call as JSON text, piece by piece.
 //!
-//! Texts are escaped and passed on as they are written; values of other types wait until they are complete, because only then is
-//! it known what they are. Whatever happens, all pieces of a call join to one JSON object.
+//! Texts, objects and lists are passed on as they are written; numbers and the like, and what may be text or something else,
+//! wait until they are complete, because only then is it known what they are. Whatever happens, all pieces of a call join to one
+//! JSON object.
 
 use serde_json::{Map, Value};
 
 use super::schema::Types;
+use super::transcode::Transcoder;
 
 /// Where the text of the present argument goes.
 #[derive(Clone, Debug)]
@@ -14,7 +16,9 @@ enum Sink {
     None,
     /// A text whose opening quote has been written.
     Text,
-    /// Kept until it is known to be text, or complete.
+    /// An object or a list.
+    Json(Transcoder),
+    /// Kept until it is known what it is, or complete.
     Kept(String, Types),
     /// An argument that was given before, which the first one wins.
     Dropped,
@@ -55,12 +59,17 @@ impl Arguments {
     pub fn push(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Text => escape(text, &mut self.out),
+            Sink::Json(transcoder) => transcoder.push(text, &mut self.out),
             Sink::Kept(kept, types) => {
                 kept.push_str(text);
                 if types.certainly_text(kept) {
                     self.out.push('"');
                     escape(kept, &mut self.out);
                     self.sink = Sink::Text;
+                } else if types.certainly_json(kept) {
+                    let mut transcoder = Transcoder::new();
+                    transcoder.push(kept, &mut self.out);
+                    self.sink = Sink::Json(transcoder);
                 }
             }
             Sink::None | Sink::Dropped => {}
@@ -71,6 +80,7 @@ impl Arguments {
     pub fn end(&mut self) {
         match std::mem::replace(&mut self.sink, Sink::None) {
             Sink::Text => self.out.push('"'),
+            Sink::Json(mut transcoder) => transcoder.finish(&mut self.out),
             Sink::Kept(kept, types) => self.out.push_str(&types.json(&kept)),
             Sink::None | Sink::Dropped => {}
         }

@@ -156,7 +156,7 @@ impl Call {
         };
         self.place = Place::Between;
         let parsed = serde_json::from_str::<serde_json::Value>(&text[..length]);
-        let lax = || super::lax::json(&text[..length]).and_then(|json| serde_json::from_str(&json).ok());
+        let lax = || super::transcode::json(&text[..length]).and_then(|json| serde_json::from_str(&json).ok());
         if let Some(serde_json::Value::Object(object)) = parsed.ok().or_else(lax) {
             self.arguments.object(&object);
         }

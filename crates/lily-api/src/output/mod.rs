@@ -22,13 +22,13 @@
 mod arguments;
 mod call;
 mod content;
-mod lax;
 mod scan;
 mod schema;
 mod tags;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tokens;
+mod transcode;
 
 use serde_json::Value;
 

@@ -297,7 +297,7 @@ impl OutputParser {
 /// Name and arguments of a call that is written as JSON.
 fn named_arguments(json: &str) -> Option<(String, Map<String, Value>)> {
     let parsed = serde_json::from_str(json).ok();
-    let call: Value = parsed.or_else(|| serde_json::from_str(&super::lax::json(json)?).ok())?;
+    let call: Value = parsed.or_else(|| serde_json::from_str(&super::transcode::json(json)?).ok())?;
     let call = call.get("function").filter(|function| function.is_object()).unwrap_or(&call);
     let name = call.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let arguments = match call.get("arguments").or_else(|| call.get("parameters")) {

@@ -99,6 +99,12 @@ impl Types {
             || self.boolean && (may_become("true") || may_become("false")))
     }
 
+    /// True when `start`, the beginning of the argument, begins an object or a list that cannot be meant as text.
+    pub fn certainly_json(&self, start: &str) -> bool {
+        let first = start.trim_start().chars().next();
+        !self.text && self.choices.is_empty() && (self.object && first == Some('{') || self.list && first == Some('['))
+    }
+
     /// The JSON text of the whole argument `raw`.
     pub fn json(&self, raw: &str) -> String {
         let text = || Value::String(raw.to_owned()).to_string();
@@ -125,14 +131,9 @@ impl Types {
         if self.text {
             return text();
         }
-        // A number or object in quotes; then anything that is JSON at all; at last the text.
+        // A value in quotes; then anything that is JSON at all; at last the text.
         if let Ok(Value::String(inner)) = serde_json::from_str(trimmed)
             && let Some(json) = self.parsed(inner.trim())
-        {
-            return json;
-        }
-        if (self.object || self.list)
-            && let Some(json) = super::lax::json(trimmed).filter(|json| self.parsed(json).is_some())
         {
             return json;
         }

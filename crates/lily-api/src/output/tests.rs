@@ -336,6 +336,23 @@ fn reasoning_tokens_are_counted() {
     assert_eq!(parser.reasoning_tokens(), 4);
 }
 
+#[test]
+fn lists_and_objects_stream_while_they_are_written() {
+    let mut parser = parser(Start::Content, &[], true);
+    parser.push(b"<tool_call>\n<function=edit>\n<parameter=tags>\n", None, &mut Vec::new());
+    let mut push = |text: &str| {
+        let mut out = Vec::new();
+        parser.push(text.as_bytes(), None, &mut out);
+        let json = |piece: Piece| if let Delta::Arguments { json, .. } = piece.delta { json } else { String::new() };
+        out.into_iter().map(json).collect::<String>()
+    };
+    assert_eq!(push("[{\"old\": \"a"), "[{\"old\":\"a");
+    assert_eq!(push(" <b> c\", \"new\":"), " <b> c\",\"new\":");
+    assert_eq!(push(" 5, True"), "5,");
+    assert_eq!(push("}]\n"), "\"True\":null}]");
+    assert_eq!(push("</parameter>\n</function>\n</tool_call>"), "}");
+}
+
 /// Tokens with their channels, in order, as a client gets them.
 fn tokens(parser: &OutputParser, texts: &[&[u8]]) -> Vec<(Channel, Vec<u8>)> {
     let mut parser = parser.clone();
