@@ -10,16 +10,29 @@ use crate::error::ApiError;
 use crate::fields::{missing, text_at, wrong};
 
 /// Items of tools that run elsewhere: they say what happened, in no form that this model reads.
-const HOSTED: [&str; 9] = [
-    "web_search_call",
-    "file_search_call",
-    "computer_call",
+const HOSTED: [&str; 22] = [
+    "additional_tools",
+    "apply_patch_call",
+    "apply_patch_call_output",
     "code_interpreter_call",
-    "image_generation_call",
-    "mcp_list_tools",
-    "mcp_call",
-    "ghost_snapshot",
     "compaction",
+    "compaction_trigger",
+    "computer_call",
+    "computer_call_output",
+    "configuration_update",
+    "file_search_call",
+    "ghost_snapshot",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "program",
+    "program_output",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "web_search_call",
 ];
 
 /// An assistant's turn while its items come in.

@@ -81,7 +81,7 @@ pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
         Value::Array(list) => items::messages(list, &mut messages)?,
         other => return Err(wrong("input", other, "text, or a list of items")),
     }
-    let tools = tools(body.get("tools"))?;
+    let tools = tools(body.get("tools"), &input)?;
     let tool_choice = tool_choice(body.get("tool_choice"), &tools)?;
     let (thinking, template_kwargs) = common::thinking(&body)?;
     let prefill = take_prefill(&mut messages);
@@ -121,23 +121,34 @@ fn format(body: &Body) -> Result<ResponseFormat, ApiError> {
     }
 }
 
-fn tools(list: Option<&Value>) -> Result<Vec<Tool>, ApiError> {
+/// The functions of the request itself, and those that items of the conversation add.
+fn tools(list: Option<&Value>, input: &Value) -> Result<Vec<Tool>, ApiError> {
     let mut tools = Vec::new();
+    add_tools(&mut tools, list, "tools")?;
+    for (index, item) in input.as_array().into_iter().flatten().enumerate() {
+        if item["type"] == "additional_tools" {
+            add_tools(&mut tools, item.get("tools"), &format!("input[{index}].tools"))?;
+        }
+    }
+    Ok(tools)
+}
+
+fn add_tools(tools: &mut Vec<Tool>, list: Option<&Value>, place: &str) -> Result<(), ApiError> {
     for (index, value) in list.and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let place = format!("tools[{index}]");
+        let place = format!("{place}[{index}]");
         let Some(object) = value.as_object() else { return Err(wrong(place, value, "an object")) };
         match object.get("type").and_then(Value::as_str) {
             // The form of chat completions is taken too.
             Some("function") => match object.get("function").and_then(Value::as_object) {
-                Some(function) => add_tool(&mut tools, function, "parameters", &format!("{place}.function"))?,
-                None => add_tool(&mut tools, object, "parameters", &place)?,
+                Some(function) => add_tool(tools, function, "parameters", &format!("{place}.function"))?,
+                None => add_tool(tools, object, "parameters", &place)?,
             },
-            Some("custom") => add_custom(&mut tools, object, &place)?,
+            Some("custom") => add_custom(tools, object, &place)?,
             Some(_) => {}
             None => return Err(missing(format!("{place}.type"), "function")),
         }
     }
-    Ok(tools)
+    Ok(())
 }
 
 /// A tool that takes free text: a function whose one argument it is.

@@ -217,6 +217,7 @@ fn codex_gets_what_it_sends() {
             {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "c2", "status": "completed"},
             {"type": "custom_tool_call_output", "call_id": "c2", "output": "ok"},
             {"type": "web_search_call", "status": "completed"},
+            {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "late"}, {"type": "web_search"}]},
         ],
         "tools": [
             {"type": "function", "name": "shell", "description": "Runs.", "strict": false, "parameters": {"type": "object", "properties": {}}},
@@ -230,7 +231,7 @@ fn codex_gets_what_it_sends() {
     let names: Vec<&str> = chat.tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(
         (names.as_slice(), chat.tools[1].free_text, chat.parallel_tool_calls),
-        (&["shell", "apply_patch"][..], true, false)
+        (&["shell", "apply_patch", "late"][..], true, false)
     );
     let roles: Vec<&Value> = chat.messages.iter().map(|m| &m["role"]).collect();
     assert_eq!(roles, ["system", "system", "user", "assistant", "tool", "assistant", "tool"]);
