@@ -43,6 +43,7 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
         Input::Chat(chat) if chat.prefill.is_none() => Some(Memory::new(chat.messages.clone(), prompt.in_reasoning)),
         _ => None,
     };
+    let cache_key = request.cache_key.clone();
     let mut stop_ids = model.prompter.stop_ids().to_vec();
     stop_ids.extend(&request.stop_token_ids);
     let request = generate::Request {
@@ -54,7 +55,7 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
         max_tokens: request.max_tokens,
         top_logprobs: request.logprobs.unwrap_or(0),
     };
-    Ok(Prepared { job: Job { request, constraint: rules, cache_key: None }, parser, memory })
+    Ok(Prepared { job: Job { request, constraint: rules, cache_key }, parser, memory })
 }
 
 /// The prompt of a request.
