@@ -6,7 +6,7 @@
 
 use super::arguments::Arguments;
 use super::tags::{
-    CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, STRAY, Seen, WRAPPER_ENDS, any, balanced, named,
+    Balance, CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, STRAY, Seen, WRAPPER_ENDS, any, named,
     tag,
 };
 
@@ -54,16 +54,17 @@ pub(super) struct Call {
     place: Place,
     /// Whether the present value has a first character.
     started: bool,
+    balance: Balance,
 }
 
 impl Call {
     pub fn new(index: usize, arguments: Arguments) -> Self {
-        Self { index, arguments, place: Place::Start, started: false }
+        Self { index, arguments, place: Place::Start, started: false, balance: Balance::default() }
     }
 
     /// A call whose arguments came all at once; only closers may follow.
     pub fn closed(index: usize, arguments: Arguments) -> Self {
-        Self { index, arguments, place: Place::Closed, started: false }
+        Self { index, arguments, place: Place::Closed, started: false, balance: Balance::default() }
     }
 
     /// Looks at the beginning of `text`; `ended` says that no more will come.
@@ -151,7 +152,7 @@ impl Call {
 
     /// All arguments as a JSON object, which some models write inside the function's tag.
     fn json(&mut self, text: &str, ended: bool) -> Step {
-        let Some(length) = balanced(text) else {
+        let Some(length) = self.balance.find(text) else {
             return if ended { Step::Used(text.len()) } else { Step::Wait };
         };
         self.place = Place::Between;

@@ -36,6 +36,7 @@ use crate::request::{Conversation, Input, Request, ToolChoice};
 use crate::stop::StopError;
 use content::ContentStage;
 use scan::Phase;
+use tags::Balance;
 use tokens::TokenQueue;
 
 /// Where the model's text starts.
@@ -166,6 +167,8 @@ pub struct OutputParser {
     calls: usize,
     /// Nothing but layout since the last call.
     after_call: bool,
+    /// Of a call that is written as JSON.
+    balance: Balance,
     /// Reasoning was ended by a call, so its closer may still come.
     closer_is_due: bool,
     reasoning_tokens: usize,
@@ -200,6 +203,7 @@ impl OutputParser {
             call_prefix: options.call_prefix,
             calls: 0,
             after_call: false,
+            balance: Balance::default(),
             closer_is_due: false,
             reasoning_tokens: 0,
             answer_start: None,
@@ -268,7 +272,8 @@ impl OutputParser {
         while let Some(used) = self.step(&text[at..], ended, out) {
             at += used;
         }
-        self.held.push_str(&text[at..]);
+        self.held = text;
+        self.held.drain(..at);
     }
 
     /// Appends a delta, with the tokens that are due; joined to the piece before it where that came from the same push.

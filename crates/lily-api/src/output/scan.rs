@@ -2,7 +2,7 @@
 
 use super::arguments::Arguments;
 use super::call::{Call, Step};
-use super::tags::{CALL, FUNCTION, Opening, STRAY, Seen, THINK, THINK_END, any, balanced, named, opening, tag};
+use super::tags::{CALL, FUNCTION, Opening, STRAY, Seen, THINK, THINK_END, any, named, opening, tag};
 use super::{Channel, Delta, OutputParser, Piece, Start};
 use crate::output::content::Resolved;
 use serde_json::{Map, Value};
@@ -233,7 +233,7 @@ impl OutputParser {
 
     /// A call as a JSON object from byte `at` on: `name` and `arguments`.
     fn json_call(&mut self, text: &str, at: usize, out: &mut Vec<Piece>) -> Seen<usize> {
-        let Some(length) = balanced(&text[at..]) else { return Seen::Maybe };
+        let Some(length) = self.balance.find(&text[at..]) else { return Seen::Maybe };
         let Some((name, arguments)) = named_arguments(&text[at..at + length]) else { return Seen::No };
         self.open_call(at + length, &name, out);
         let mut writer = Arguments::new(Value::Null);

@@ -143,24 +143,35 @@ pub(super) fn opening(text: &str) -> Seen<Opening<'_>> {
     named(rest, FUNCTION).map(|(length, name)| Opening::Function(at + length, name))
 }
 
-/// The length of the JSON object or list that `text` begins with; `None` while it is not complete. Only brackets and quotes are
-/// looked at.
-pub(super) fn balanced(text: &str) -> Option<usize> {
-    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'{' | b'[' if !quoted => depth += 1,
-            b'}' | b']' if !quoted => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    return Some(at + 1);
+/// Search for the end of a JSON object or list, of which more and more text comes. Only brackets and quotes are looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Balance {
+    at: usize,
+    depth: usize,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Balance {
+    /// The length of the object or list that `text` begins with; `None` while it is not complete. `text` begins with all that
+    /// earlier calls were given.
+    pub fn find(&mut self, text: &str) -> Option<usize> {
+        for byte in &text.as_bytes()[self.at..] {
+            self.at += 1;
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.quoted => self.escaped = true,
+                b'"' => self.quoted = !self.quoted,
+                b'{' | b'[' if !self.quoted => self.depth += 1,
+                b'}' | b']' if !self.quoted => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(std::mem::take(self).at);
+                    }
                 }
+                _ => {}
             }
-            _ => {}
         }
+        None
     }
-    None
 }
