@@ -4,12 +4,13 @@
 //! the plans, and leaves the last token's logits in the session. Sampling, text and stopping are the generator's work.
 
 mod ahead;
+mod batch;
 mod routing;
 
 pub use ahead::{Ahead, AheadError};
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
-use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program};
+use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program, State};
 use crate::cache::{CacheOptions, Reuse};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
@@ -149,12 +150,14 @@ pub struct Engine {
 }
 
 /// Programs that are kept: those of steps that come again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ProgramKey {
     /// A chunk of the full length, with or without logits.
     Chunk { logits: bool },
     /// A decode step.
     Decode(DecodeClass),
+    /// A decode step of several sessions.
+    Batch(Vec<DecodeClass>),
     /// A decode step that chooses the next token.
     Ahead(DecodeClass),
     /// The choice alone.
@@ -195,8 +198,13 @@ impl Engine {
             return Err(EngineError::Mechanism { mechanism });
         }
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
-        let model =
-            Model::new(&checkpoint.weights, traits.with(options.mechanisms), chunk_tokens, options.context_tokens);
+        let model = Model::for_sessions(
+            &checkpoint.weights,
+            traits.with(options.mechanisms),
+            chunk_tokens,
+            options.context_tokens,
+            options.sessions,
+        );
         let memory = MemoryPlan::new(&checkpoint, &model);
         if let Some(most) = device.memory()
             && memory.total_bytes() > most.bytes
@@ -403,7 +411,7 @@ impl Engine {
         let model = &self.model;
         if matches!(kind, StepKind::Prompt { .. }) && !model.traits.mechanisms.has(Mechanism::DeviceRouting) {
             let plan = model.prefill(rows, kind == StepKind::Prompt { logits: true });
-            return routing::run_with_host_routing(self.backend.as_mut(), plan, session.state.as_mut());
+            return routing::run_with_host_routing(self.backend.as_mut(), plan, &mut [session.state.as_mut()]);
         }
         let class = model.decode_class(session.tokens().len());
         let key = match kind {
@@ -413,7 +421,7 @@ impl Engine {
             }
             StepKind::Prompt { logits } if rows == model.chunk_tokens => ProgramKey::Chunk { logits },
             StepKind::Prompt { logits } => {
-                return self.backend.run(&model.prefill(rows, logits), session.state.as_mut());
+                return self.backend.run(&model.prefill(rows, logits), &mut [session.state.as_mut()]);
             }
         };
         self.submit(session, key, rows)
@@ -421,19 +429,34 @@ impl Engine {
 
     /// Starts a plan that is kept.
     fn submit(&mut self, session: &mut Session, key: ProgramKey, rows: usize) -> Result<(), BackendError> {
-        let (model, position) = (&self.model, session.tokens().len());
+        let position = session.tokens().len();
+        self.submit_all(&mut [session], key, rows, position)
+    }
+
+    /// Starts a plan that is kept on several sessions.
+    fn submit_all(
+        &mut self,
+        sessions: &mut [&mut Session],
+        key: ProgramKey,
+        rows: usize,
+        position: usize,
+    ) -> Result<(), BackendError> {
+        let model = &self.model;
         let program = match self.programs.entry(key) {
             Entry::Occupied(kept) => kept.into_mut(),
             Entry::Vacant(place) => {
-                let plan = match key {
+                let plan = match place.key() {
                     ProgramKey::Decode(_) => model.decode(position, false),
                     ProgramKey::Ahead(_) => model.decode(position, true),
+                    ProgramKey::Batch(classes) => model.decode_batch(classes),
                     ProgramKey::Choose => model.choose(),
-                    ProgramKey::Chunk { logits } => model.prefill(rows, logits),
+                    ProgramKey::Chunk { logits } => model.prefill(rows, *logits),
                 };
                 place.insert(self.backend.prepare(plan)?)
             }
         };
-        self.backend.submit(program, session.state.as_mut())
+        let mut states: Vec<&mut dyn State> =
+            sessions.iter_mut().map(|session| &mut *session.state as &mut dyn State).collect();
+        self.backend.submit(program, &mut states)
     }
 }

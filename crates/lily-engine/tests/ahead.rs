@@ -57,10 +57,10 @@ impl Backend for StrictBackend {
         self.cpu.new_state()
     }
 
-    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
+    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         assert!(self.under_way < 2, "three submissions under way");
         self.under_way += 1;
-        self.run(program.plan(), state)
+        self.run(program.plan(), states)
     }
 
     fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
@@ -68,9 +68,9 @@ impl Backend for StrictBackend {
         Ok(())
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         for dispatch in &plan.dispatches {
-            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, state)?;
+            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, states)?;
             if dispatch.contract.name == "head" {
                 self.heads += 1;
                 if self.spoil == Some(self.heads) {

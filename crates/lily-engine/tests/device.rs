@@ -60,10 +60,10 @@ impl Backend for WatchedBackend {
         self.cpu.new_state()
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         let mut log = self.log.lock().unwrap();
         log.plans.push(plan.dispatches.iter().map(|d| d.contract.name).collect());
-        self.cpu.run(plan, state)?;
+        self.cpu.run(plan, states)?;
         if log.fail_in == 1 {
             log.fail_in = 0;
             return Err(BackendError::OutOfMemory { what: "a test".into(), bytes: 1 });

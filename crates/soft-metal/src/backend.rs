@@ -139,12 +139,12 @@ impl Loaded {
     }
 
     /// Begins the span of a stage, so that what its dispatches do to each other is seen.
-    fn begin_span<'a>(&mut self, session: &Session, dispatches: impl Iterator<Item = &'a Dispatch>) {
+    fn begin_span<'a>(&mut self, sessions: &[&Session], dispatches: impl Iterator<Item = &'a Dispatch>) {
         let bindings = dispatches.flat_map(|d| d.bindings().filter(|(param, _)| param.access.writes()));
         let written = bindings.map(|(_, slot)| {
             let buffer = match &self.places[slot.buffer.0 as usize] {
                 Place::Weight(buffer) | Place::Own(buffer) => buffer,
-                Place::State => session.buffer(slot),
+                Place::State => sessions[slot.session as usize].buffer(slot),
             };
             let start = buffer.address() + slot.offset;
             start..start + slot.bytes
@@ -153,7 +153,7 @@ impl Loaded {
         self.device.begin_span(written);
     }
 
-    fn dispatch(&mut self, session: &Session, dispatch: &Dispatch) {
+    fn dispatch(&mut self, sessions: &[&Session], dispatch: &Dispatch) {
         let contract = dispatch.contract;
         let bind = |(param, slot): (&lily_engine::kernel::Param, Slot)| {
             let (buffer, shift) = match &self.places[slot.buffer.0 as usize] {
@@ -162,7 +162,7 @@ impl Loaded {
                     (buffer, WEIGHT_SHIFT)
                 }
                 Place::Own(buffer) => (buffer, 0),
-                Place::State => (session.buffer(slot), 0),
+                Place::State => (sessions[slot.session as usize].buffer(slot), 0),
             };
             Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes }
         };
@@ -192,11 +192,14 @@ impl Backend for Loaded {
         Ok(Box::new(Session { buffers }))
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
-        let session = state.as_any_mut().downcast_mut::<Session>().expect("a state that this backend made");
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let sessions: Vec<&Session> = states
+            .iter_mut()
+            .map(|state| &*state.as_any_mut().downcast_mut().expect("a state that this backend made"))
+            .collect();
         for stage in self.order(plan) {
-            self.begin_span(session, stage.iter().map(|index| &plan.dispatches[*index]));
-            stage.into_iter().for_each(|index| self.dispatch(session, &plan.dispatches[index]));
+            self.begin_span(&sessions, stage.iter().map(|index| &plan.dispatches[*index]));
+            stage.into_iter().for_each(|index| self.dispatch(&sessions, &plan.dispatches[index]));
         }
         self.device.end_span();
         Ok(())

@@ -17,7 +17,8 @@ fn golden(path: &str) -> PathBuf {
 
 fn engine(device: SoftMetal) -> Engine {
     let checkpoint = Checkpoint::open(&golden("checkpoints/mlx/base-q4g64")).unwrap();
-    let options = EngineOptions { context_tokens: 128, chunk_tokens: 32, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 128, chunk_tokens: 32, sessions: 8, ..EngineOptions::for_this_machine() };
     Engine::on(Box::new(device), checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -106,4 +107,29 @@ fn a_model_has_no_races() {
     let tokens = &wanted().0[..4];
     let races = SoftMetal { variant: Variant { mode: Mode::Races, ..Variant::PLAIN }, ..plain(Order::Forward) };
     assert_eq!(decoded(races, tokens), decoded(plain(Order::Forward), tokens));
+}
+
+#[test]
+fn sessions_decode_together_as_they_do_alone() {
+    let tokens = wanted().0;
+    let device = SoftMetal { shuffle: Some(4), ..plain(Order::Random(2)) };
+    let mut engine = engine(device);
+    for sessions in [2, 5] {
+        let state = |engine: &mut Engine, i: usize| {
+            let mut session = engine.new_session().unwrap();
+            engine.advance(&mut session, &tokens[i..2 * i + 3], &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
+            session
+        };
+        let mut alone: Vec<_> = (0..sessions).map(|i| state(&mut engine, i)).collect();
+        let mut together: Vec<_> = (0..sessions).map(|i| state(&mut engine, i)).collect();
+        for step in 0..2 {
+            let next = &tokens[step..][..sessions];
+            alone.iter_mut().zip(next).for_each(|(session, token)| engine.decode(session, *token).unwrap());
+            let mut batch: Vec<_> = together.iter_mut().collect();
+            engine.decode_batch(&mut batch, next, || ()).unwrap();
+            for (i, (a, b)) in alone.iter().zip(&together).enumerate() {
+                assert!(a.logits() == b.logits(), "session {i} of {sessions} has other logits after step {step}");
+            }
+        }
+    }
 }

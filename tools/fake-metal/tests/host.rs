@@ -94,7 +94,7 @@ fn a_plan_is_encoded_stage_by_stage_with_its_buffers_and_arguments() {
         (model.decode(6, true), prompt(1), 6),
     ] {
         loaded.begin_step(&tokens, position, 0);
-        loaded.backend.run(&plan, state.as_mut()).unwrap();
+        loaded.backend.run(&plan, &mut [state.as_mut()]).unwrap();
         let submissions = session.submissions();
         let list = EncodeList::new(&plan, &loaded.layout).unwrap();
         assert_eq!(submissions.len(), 1, "one submission a step");
@@ -237,18 +237,18 @@ fn two_steps_can_be_under_way() {
     let embed = Plan { dispatches: plan.dispatches[..1].to_vec() };
     let (embed, all) = (loaded.backend.prepare(embed).unwrap(), loaded.backend.prepare(plan).unwrap());
     loaded.begin_step(&[5], 0, 0);
-    loaded.backend.submit(&embed, state.as_mut()).unwrap();
+    loaded.backend.submit(&embed, &mut [state.as_mut()]).unwrap();
     assert!(session.submissions().is_empty(), "nothing has been waited for");
-    loaded.backend.submit(&all, state.as_mut()).unwrap();
+    loaded.backend.submit(&all, &mut [state.as_mut()]).unwrap();
     loaded.backend.wait().unwrap();
     assert_eq!(session.submissions().len(), 2);
     let want = rows(&loaded);
     // A third one waits for the first. The state must be a fresh one, as the step changed it.
     let mut state = loaded.backend.new_state().unwrap();
     loaded.begin_step(&[5], 0, 0);
-    loaded.backend.submit(&embed, state.as_mut()).unwrap();
-    loaded.backend.submit(&embed, state.as_mut()).unwrap();
-    loaded.backend.submit(&all, state.as_mut()).unwrap();
+    loaded.backend.submit(&embed, &mut [state.as_mut()]).unwrap();
+    loaded.backend.submit(&embed, &mut [state.as_mut()]).unwrap();
+    loaded.backend.submit(&all, &mut [state.as_mut()]).unwrap();
     assert_eq!(session.submissions().len(), 1);
     loaded.backend.wait().unwrap();
     assert_eq!(rows(&loaded), want);
@@ -261,7 +261,7 @@ fn an_engine_that_goes_while_a_step_is_under_way_waits_for_it() {
     let mut state = loaded.backend.new_state().unwrap();
     loaded.begin_step(&[5], 0, 0);
     let program = loaded.backend.prepare(loaded.model.decode(0, true)).unwrap();
-    loaded.backend.submit(&program, state.as_mut()).unwrap();
+    loaded.backend.submit(&program, &mut [state.as_mut()]).unwrap();
     drop((state, program, loaded));
     assert_eq!((session.submissions().len(), session.live()), (1, 0));
 }

@@ -113,7 +113,7 @@ impl HostMemory {
     ///
     /// # Panics
     /// If a slot lies outside its buffer, or the dispatch writes a weight: broken invariants of the model.
-    pub fn slices<'a>(&'a mut self, state: &'a mut HostState, dispatch: &Dispatch) -> HostSlices<'a> {
+    pub fn slices<'a>(&'a mut self, states: &'a mut [&mut HostState], dispatch: &Dispatch) -> HostSlices<'a> {
         HostSlices::new(dispatch.bindings().map(|(param, slot)| {
             let index = slot.buffer.0 as usize;
             let place = match &mut self.places[index] {
@@ -122,7 +122,10 @@ impl HostMemory {
                     return HostSlice::Read(&self.checkpoint.bytes(*range)[slot.offset..][..slot.bytes]).forget();
                 }
                 Place::Owned(bytes) => bytes,
-                Place::State => state.buffers[index].as_mut().expect("a state buffer has memory in every session"),
+                Place::State => {
+                    let state = &mut states[slot.session as usize];
+                    state.buffers[index].as_mut().expect("a state buffer has memory in every session")
+                }
             };
             let bytes = &mut place.get_mut()[slot.offset..][..slot.bytes];
             if param.access.writes() { HostSlice::Write(bytes).forget() } else { HostSlice::Read(bytes).forget() }
@@ -133,9 +136,9 @@ impl HostMemory {
 impl HostSlice<'_> {
     /// The same memory with a free lifetime, so that several slices of one memory can be held at once.
     ///
-    /// Only [`HostMemory::slices`] calls this; its result borrows the memory and the state for as long as it lives.
+    /// Only [`HostMemory::slices`] calls this; its result borrows the memory and the states for as long as it lives.
     fn forget<'a>(self) -> HostSlice<'a> {
-        // SAFETY: `slices` borrows memory and state exclusively for 'a, so nobody else reaches these bytes, and the
+        // SAFETY: `slices` borrows memory and states exclusively for 'a, so nobody else reaches these bytes, and the
         // buffers are neither moved nor freed meanwhile. Within one dispatch, `Dispatch::new` has asserted that a
         // written slot overlaps no other slot, so no two of the slices alias where one may write.
         unsafe {

@@ -260,13 +260,13 @@ pub trait Backend: Send {
         Ok(Program::new(plan, ()))
     }
 
-    /// Starts a plan on a session's state. It may still be running when this returns; [`Backend::wait`] must come before
+    /// Starts a plan on the states of its sessions, one for each place that the plan's slots name. It may still be running when this returns; [`Backend::wait`] must come before
     /// anything reads or writes scratch or state from the host.
     ///
     /// # Errors
     /// As [`Backend::run`].
-    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
-        self.run(program.plan(), state)
+    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        self.run(program.plan(), states)
     }
 
     /// Waits until at most `under_way` submissions are still running, oldest first.
@@ -285,14 +285,14 @@ pub trait Backend: Send {
         self.wait_until(0)
     }
 
-    /// Runs a plan on a session's state; results can be read when it returns.
+    /// Runs a plan on the states of its sessions; results can be read when it returns.
     ///
     /// # Errors
-    /// If the device fails; the state is then undefined.
+    /// If the device fails; the states are then undefined.
     ///
     /// # Panics
-    /// If the state belongs to another backend: a broken invariant of the engine.
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError>;
+    /// If a state belongs to another backend: a broken invariant of the engine.
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError>;
 
     /// Copies bytes into a scratch buffer.
     fn write(&mut self, slot: Slot, bytes: &[u8]);

@@ -9,20 +9,20 @@ use crate::plan::{Dispatch, Plan};
 pub(super) fn run_with_host_routing(
     backend: &mut dyn Backend,
     plan: Plan,
-    state: &mut dyn State,
+    states: &mut [&mut dyn State],
 ) -> Result<(), BackendError> {
     let mut part = Plan { dispatches: Vec::new(), serial: plan.serial };
     for dispatch in plan.dispatches {
         let routes = [Route::contract(), GroupRows::contract()].iter().any(|c| std::ptr::eq(*c, dispatch.contract));
         if routes {
-            backend.run(&part, state)?;
+            backend.run(&part, states)?;
             part.dispatches.clear();
             run_on_host(backend, &dispatch);
         } else {
             part.dispatches.push(dispatch);
         }
     }
-    backend.run(&part, state)
+    backend.run(&part, states)
 }
 
 /// Runs a dispatch on copies of its buffers, all of them scratch.

@@ -70,7 +70,9 @@ pub enum MixerBuffers {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // what each holds is said where the plan uses it
 pub struct Scratch {
+    /// Of the first session; those of all lie in `steps`.
     pub step: Slot,
+    pub steps: Slot,
     pub tokens: Slot,
     pub h: Slot,
     pub x: Slot,
@@ -100,7 +102,9 @@ pub struct Scratch {
     pub expert_y: Slot,
     pub shared_act: Slot,
     pub shared_y: Slot,
+    /// Of the first session; those of all lie in `logits_rows`.
     pub logits: Slot,
+    pub logits_rows: Slot,
     pub sampling: Slot,
     pub bias: Slot,
     pub counts: Slot,
@@ -113,15 +117,19 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    fn build(table: &mut BufferTable, shape: &Shape, rows: usize, extra: &Extra) -> Self {
+    fn build(table: &mut BufferTable, shape: &Shape, rows: usize, batch: usize, extra: &Extra) -> Self {
+        let rows = rows.max(batch);
         let mut add = |name: &str, bytes: usize| table.add(name, bytes, Home::Scratch);
         let (d, a, m) = (&shape.delta, &shape.attention, &shape.moe);
         let q_width = a.heads * a.head_dim;
         let assignments = rows * m.top_k;
+        let steps = add("steps", batch * size_of::<Step>());
+        let logits_rows = add("logits", 4 * batch * shape.vocab);
         // Short tiles make the longest map.
         let tiles = launch::expert_tiles(assignments as u32, m.experts as u32, 16) as usize;
         Self {
-            step: add("step", size_of::<Step>()),
+            step: steps.first(size_of::<Step>()),
+            steps,
             tokens: add("tokens", 4 * rows),
             h: add("h", 2 * rows * shape.hidden),
             x: add("x", 2 * rows * shape.hidden),
@@ -146,12 +154,13 @@ impl Scratch {
             offsets: add("offsets", 4 * (m.experts + 1)),
             order: add("order", 4 * assignments),
             tiles: add("tiles", 8 * tiles),
-            partials: add("partials", extra.partials_bytes),
+            partials: add("partials", batch * extra.partials_bytes),
             act: add("act", 2 * assignments * m.expert_width),
             expert_y: add("expert_y", 2 * assignments * shape.hidden),
             shared_act: add("shared_act", 2 * rows * m.shared_width),
             shared_y: add("shared_y", 2 * rows * shape.hidden),
-            logits: add("logits", 4 * shape.vocab),
+            logits: logits_rows.first(4 * shape.vocab),
+            logits_rows,
             sampling: add("sampling", size_of::<SampleParams>()),
             bias: add("bias", 4 * shape.vocab),
             counts: add("counts", 4 * shape.vocab),
@@ -292,7 +301,23 @@ fn most_elements(layer: &LayerBuffers, experts: usize) -> usize {
     mixer.into_iter().chain(shared).chain(routed).max().unwrap_or(0)
 }
 
-pub(super) fn build(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Model {
+/// Sessions of a decode step where there are so many. The plans without a fusion are for one; and rows of a device's buffers
+/// start at multiples of 4 bytes.
+fn batch(shape: &Shape, traits: Traits, sessions: usize) -> usize {
+    let fusions = [Mechanism::FusedGateUp, Mechanism::FusedDown, Mechanism::FusedQkPrep, Mechanism::FusedDeltaNorm];
+    let fused = fusions.into_iter().all(|mechanism| traits.mechanisms.has(mechanism));
+    let even = shape.delta.value_heads.is_multiple_of(2);
+    if fused && even { sessions.clamp(1, launch::BATCH_MAX as usize) } else { 1 }
+}
+
+pub(super) fn build(
+    weights: &Weights,
+    traits: Traits,
+    chunk_tokens: usize,
+    context_tokens: usize,
+    sessions: usize,
+) -> Model {
+    let batch = batch(&weights.shape, traits, sessions);
     let shape = weights.shape.clone();
     let mut table = BufferTable::default();
     let mut layers = Vec::with_capacity(shape.layers());
@@ -309,11 +334,12 @@ pub(super) fn build(weights: &Weights, traits: Traits, chunk_tokens: usize, cont
         final_norm: namer.vector("final_norm", &weights.final_norm),
         head: namer.matrix("head", &weights.head),
         inv_freq: namer.vector("inv_freq", &inv_freq),
-        scratch: Scratch::build(&mut table, &shape, chunk_tokens, &extra),
+        scratch: Scratch::build(&mut table, &shape, chunk_tokens, batch, &extra),
         shape,
         traits,
         chunk_tokens,
         context_tokens,
+        batch,
         table,
         layers,
     }

@@ -4,6 +4,7 @@
 use super::{LayerBuffers, Mechanism, MixerBuffers, Model, Traits};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
+use std::ops::Range;
 
 /// How a decode step attends, by the length of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +43,19 @@ impl DecodeClass {
         }
     }
 
+    /// Place among the sessions of a step: those whose blocks are merged first, then by blocks.
+    pub fn order(self) -> u32 {
+        match self {
+            DecodeClass::Whole => 0,
+            DecodeClass::Split { blocks, .. } => blocks,
+        }
+    }
+
+    /// Whether the output projection merges its blocks.
+    pub fn merged(self) -> bool {
+        matches!(self, DecodeClass::Split { blocks: MERGED_BLOCKS, .. })
+    }
+
     /// Most blocks of any step in a context of so many tokens.
     pub(super) fn most_blocks(context_tokens: usize, traits: Traits) -> u32 {
         [1, 8_193, context_tokens]
@@ -56,6 +70,11 @@ impl DecodeClass {
     }
 }
 
+/// Row `i` of rows of so many bytes.
+fn row(slot: Slot, bytes: usize, i: usize) -> Slot {
+    slot.part(i * bytes, bytes)
+}
+
 impl Model {
     /// The plan that extends a session by one token and computes its logits.
     ///
@@ -63,21 +82,45 @@ impl Model {
     ///
     /// The plan serves every position of the same [`Model::decode_class`] as `position`.
     pub fn decode(&self, position: usize, choose: bool) -> Plan {
-        let class = self.decode_class(position);
-        let mut plan = self.empty_plan();
-        self.embed_rows(&mut plan, 1);
-        for layer in &self.layers {
-            match &layer.mixer {
-                MixerBuffers::Delta { .. } => self.decode_delta(&mut plan, layer),
-                MixerBuffers::Attention { .. } => self.decode_attention(&mut plan, layer, class),
-            }
-            self.decode_moe(&mut plan, layer);
-        }
-        self.head(&mut plan, 0);
+        let mut plan = self.decode_batch(&[self.decode_class(position)]);
         if choose {
             self.push_choice(&mut plan);
         }
         plan
+    }
+
+    /// The plan that extends several sessions by one token each and computes the logits of each: matrices are read once for
+    /// all, state is each session's own. Row `i` of every activation is that of session `i`, and has the bits that a step of
+    /// this session alone gives it.
+    ///
+    /// # Panics
+    /// If there is no session, more than [`Model::batch`], or one whose blocks the output projection merges after one whose
+    /// blocks it does not ([`DecodeClass::merged`]): broken invariants of the engine.
+    pub fn decode_batch(&self, classes: &[DecodeClass]) -> Plan {
+        let rows = classes.len();
+        assert!((1..=self.batch).contains(&rows), "a batch of {rows} sessions; at most {}", self.batch);
+        assert!(classes.is_sorted_by_key(|class| !class.merged()), "sessions with merged blocks first");
+        let mut plan = self.empty_plan();
+        self.embed_rows(&mut plan, rows);
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerBuffers::Delta { .. } => self.decode_delta(&mut plan, layer, rows),
+                MixerBuffers::Attention { .. } => self.decode_attention(&mut plan, layer, classes),
+            }
+            if self.by_prefill(rows) {
+                self.prefill_moe(&mut plan, layer, rows);
+            } else {
+                self.decode_moe(&mut plan, layer, rows);
+            }
+        }
+        self.head(&mut plan, 0, rows);
+        plan
+    }
+
+    /// Whether products of several sessions' rows take the kernels of prefill: where those give a row the bits that it has
+    /// in a decode step.
+    fn by_prefill(&self, rows: usize) -> bool {
+        rows > 1 && self.traits.decode_is_prefill
     }
 
     /// The plan that only chooses a token from logits that are there.
@@ -108,16 +151,23 @@ impl Model {
         DecodeClass::of(position, self.traits)
     }
 
-    fn project(&self, plan: &mut Plan, gain: Slot, parts: [Option<(&MatrixSlots, Slot)>; 4]) {
-        let h = self.hidden(self.scratch.h, 1);
+    /// Products of the normed rows: each with its matrix and where its results go.
+    fn project(&self, plan: &mut Plan, gain: Slot, parts: [Option<(&MatrixSlots, Slot)>; 4], rows: usize) {
+        if self.by_prefill(rows) {
+            let x = self.norm(plan, gain, rows);
+            return parts.into_iter().flatten().for_each(|(m, y)| {
+                self.product(plan, x, m, y, rows);
+            });
+        }
+        let h = self.hidden(self.scratch.h, rows);
         let none = (h.first(0), PackedFormat(0));
         let codes = parts.map(|p| p.map_or(none.0, |(m, _)| m.codes));
         let scales = parts.map(|p| p.map_or(none.0, |(m, _)| m.scales));
         let biases = parts.map(|p| p.map_or(none.0, |(m, _)| m.biases));
-        let y = parts.map(|p| p.map_or(none.0, |(m, y)| y.first(2 * m.rows as usize)));
+        let y = parts.map(|p| p.map_or(none.0, |(m, y)| y.first(2 * rows * m.rows as usize)));
         plan.push(Project {
             args: ProjectArgs {
-                rows: 1,
+                rows: rows as u32,
                 width: self.shape.hidden as u32,
                 outputs: parts.map(|p| p.map_or(0, |(m, _)| m.rows)),
                 formats: parts.map(|p| p.map_or(none.1, |(m, _)| m.format)),
@@ -144,81 +194,124 @@ impl Model {
         });
     }
 
-    fn decode_delta(&self, plan: &mut Plan, layer: &LayerBuffers) {
+    /// The step of session `i`.
+    fn step_of(&self, i: usize) -> Slot {
+        row(self.scratch.steps, size_of::<Step>(), i)
+    }
+
+    fn decode_delta(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize) {
         let MixerBuffers::Delta { qkv, z, a, b, taps, a_log, dt_bias, norm, out, window, state } = &layer.mixer else {
             unreachable!("called for delta layers only")
         };
         let (s, dims) = (&self.scratch, self.delta_dims(1));
         let parts = [Some((qkv, s.qkv)), Some((z, s.z)), Some((a, s.a)), Some((b, s.b))];
-        self.project(plan, layer.input_norm, parts);
-        let mixed = s.mixed.first(2 * dims.values_width());
+        self.project(plan, layer.input_norm, parts, rows);
+        let (values_bytes, gate_bytes) = (2 * dims.values_width(), 2 * dims.value_heads as usize);
+        let mixed = s.mixed.first(rows * values_bytes);
         if !self.has(Mechanism::FusedDeltaNorm) {
             self.delta_then_norm(plan, layer, mixed);
-            return self.product_add_row(plan, mixed, out);
+            return self.product_add_rows(plan, mixed, out, 0..rows);
         }
-        plan.push(DeltaStep {
-            args: DeltaStepArgs { dims },
-            step: s.step,
-            qkv: s.qkv.first(2 * dims.channels()),
-            z: s.z.first(2 * dims.values_width()),
-            a: s.a.first(2 * dims.value_heads as usize),
-            b: s.b.first(2 * dims.value_heads as usize),
-            taps: *taps,
-            a_log: *a_log,
-            dt_bias: *dt_bias,
-            gain: *norm,
-            window: *window,
-            state: *state,
-            out: mixed,
-        });
-        self.product_add_row(plan, mixed, out);
+        for i in 0..rows {
+            plan.push(DeltaStep {
+                args: DeltaStepArgs { dims },
+                step: self.step_of(i),
+                qkv: row(s.qkv, 2 * dims.channels(), i),
+                z: row(s.z, values_bytes, i),
+                a: row(s.a, gate_bytes, i),
+                b: row(s.b, gate_bytes, i),
+                taps: *taps,
+                a_log: *a_log,
+                dt_bias: *dt_bias,
+                gain: *norm,
+                window: window.of(i),
+                state: state.of(i),
+                out: row(mixed, values_bytes, i),
+            });
+        }
+        self.product_add_rows(plan, mixed, out, 0..rows);
     }
 
-    fn decode_attention(&self, plan: &mut Plan, layer: &LayerBuffers, class: DecodeClass) {
-        let MixerBuffers::Attention { q, k, v, o, q_norm, k_norm, keys, values } = &layer.mixer else {
+    fn decode_attention(&self, plan: &mut Plan, layer: &LayerBuffers, classes: &[DecodeClass]) {
+        let MixerBuffers::Attention { q, k, v, o, .. } = &layer.mixer else {
+            unreachable!("called for attention layers only")
+        };
+        let (s, rows, dims) = (&self.scratch, classes.len(), self.attention_dims(1));
+        let parts = [Some((q, s.q_raw)), Some((k, s.k_raw)), Some((v, s.v_raw)), None];
+        self.project(plan, layer.input_norm, parts, rows);
+        let mixed = s.mixed.first(2 * rows * dims.q_width());
+        let mut partials_bytes = 0;
+        for (i, class) in classes.iter().enumerate() {
+            let out = row(mixed, 2 * dims.q_width(), i);
+            let DecodeClass::Split { blocks, block_keys } = *class else {
+                self.attend_step(plan, layer, i, out);
+                continue;
+            };
+            let partials = s.partials.part(partials_bytes, dims.partial_bytes(blocks));
+            partials_bytes += partials.bytes;
+            let reading = self.cache_reading(blocks, block_keys);
+            if self.has(Mechanism::FusedQkPrep) {
+                self.attend_blocks(plan, layer, reading, i, partials);
+            } else {
+                self.prepare_then_attend(plan, layer, reading, partials);
+            }
+            if !class.merged() {
+                let q_raw = row(s.q_raw, 4 * dims.q_width(), i);
+                plan.push(AttendMerge { args: AttendMergeArgs { dims, blocks }, q_raw, partials, out });
+            }
+        }
+        let merged = classes.iter().filter(|class| class.merged()).count();
+        if merged > 0 {
+            let dims = self.attention_dims(merged);
+            let args = MergeMatVecAddArgs { dims, blocks: MERGED_BLOCKS, outputs: o.rows, format: o.format };
+            let (codes, scales, biases, h) = (o.codes, o.scales, o.biases, self.hidden(s.h, merged));
+            let q_raw = s.q_raw.first(4 * merged * dims.q_width());
+            let partials = s.partials.first(merged * dims.partial_bytes(MERGED_BLOCKS));
+            plan.push(MergeMatVecAdd { args, q_raw, partials, codes, scales, biases, h });
+        }
+        if merged < rows {
+            self.product_add_rows(plan, mixed, o, merged..rows);
+        }
+    }
+
+    fn attend_step(&self, plan: &mut Plan, layer: &LayerBuffers, i: usize, out: Slot) {
+        let MixerBuffers::Attention { q_norm, k_norm, keys, values, .. } = &layer.mixer else {
             unreachable!("called for attention layers only")
         };
         let (s, dims) = (&self.scratch, self.attention_dims(1));
-        let parts = [Some((q, s.q_raw)), Some((k, s.k_raw)), Some((v, s.v_raw)), None];
-        self.project(plan, layer.input_norm, parts);
-        let mixed = s.mixed.first(2 * dims.q_width());
-        let (step, q_gain, k_gain, inv_freq) = (s.step, *q_norm, *k_norm, self.inv_freq);
-        let (q_raw, keys, values) = (s.q_raw.first(4 * dims.q_width()), *keys, *values);
-        let (k_raw, v_raw) = (s.k_raw.first(2 * dims.kv_width()), s.v_raw.first(2 * dims.kv_width()));
-        let DecodeClass::Split { blocks, block_keys } = class else {
-            let args = AttendStepArgs { dims };
-            let out = mixed;
-            plan.push(AttendStep { args, step, q_raw, k_raw, v_raw, q_gain, k_gain, inv_freq, keys, values, out });
-            return self.product_add_row(plan, mixed, o);
+        plan.push(AttendStep {
+            args: AttendStepArgs { dims },
+            step: self.step_of(i),
+            q_raw: row(s.q_raw, 4 * dims.q_width(), i),
+            k_raw: row(s.k_raw, 2 * dims.kv_width(), i),
+            v_raw: row(s.v_raw, 2 * dims.kv_width(), i),
+            q_gain: *q_norm,
+            k_gain: *k_norm,
+            inv_freq: self.inv_freq,
+            keys: keys.of(i),
+            values: values.of(i),
+            out,
+        });
+    }
+
+    fn attend_blocks(&self, plan: &mut Plan, layer: &LayerBuffers, reading: CacheReading, i: usize, partials: Slot) {
+        let MixerBuffers::Attention { q_norm, k_norm, keys, values, .. } = &layer.mixer else {
+            unreachable!("called for attention layers only")
         };
-        let partials = s.partials.first(dims.partial_bytes(blocks));
-        let reading = self.cache_reading(blocks, block_keys);
-        if self.has(Mechanism::FusedQkPrep) {
-            let args = AttendBlocksArgs { dims, reading };
-            plan.push(AttendBlocks {
-                args,
-                step,
-                q_raw,
-                k_raw,
-                v_raw,
-                q_gain,
-                k_gain,
-                inv_freq,
-                keys,
-                values,
-                partials,
-            });
-        } else {
-            self.prepare_then_attend(plan, layer, reading, partials);
-        }
-        if blocks <= MERGED_BLOCKS {
-            let args = MergeMatVecAddArgs { dims, blocks, outputs: o.rows, format: o.format };
-            let (codes, scales, biases, h) = (o.codes, o.scales, o.biases, self.hidden(s.h, 1));
-            plan.push(MergeMatVecAdd { args, q_raw, partials, codes, scales, biases, h });
-        } else {
-            plan.push(AttendMerge { args: AttendMergeArgs { dims, blocks }, q_raw, partials, out: mixed });
-            self.product_add_row(plan, mixed, o);
-        }
+        let (s, dims) = (&self.scratch, self.attention_dims(1));
+        plan.push(AttendBlocks {
+            args: AttendBlocksArgs { dims, reading },
+            step: self.step_of(i),
+            q_raw: row(s.q_raw, 4 * dims.q_width(), i),
+            k_raw: row(s.k_raw, 2 * dims.kv_width(), i),
+            v_raw: row(s.v_raw, 2 * dims.kv_width(), i),
+            q_gain: *q_norm,
+            k_gain: *k_norm,
+            inv_freq: self.inv_freq,
+            keys: keys.of(i),
+            values: values.of(i),
+            partials,
+        });
     }
 
     fn cache_reading(&self, blocks: u32, block_keys: u32) -> CacheReading {
@@ -230,24 +323,29 @@ impl Model {
         }
     }
 
-    fn product_add_row(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots) {
+    /// Adds products of these rows of `x` to the residual stream.
+    fn product_add_rows(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: Range<usize>) {
+        let part = |slot: Slot, width: u32| slot.part(2 * rows.start * width as usize, 2 * rows.len() * width as usize);
+        if self.by_prefill(rows.end) {
+            return self.product_add(plan, x, m, rows.end);
+        }
         plan.push(MatVecAdd {
-            args: MatVecAddArgs { rows: 1, cols: m.cols, outputs: m.rows, format: m.format },
-            x,
+            args: MatVecAddArgs { rows: rows.len() as u32, cols: m.cols, outputs: m.rows, format: m.format },
+            x: part(x, m.cols),
             codes: m.codes,
             scales: m.scales,
             biases: m.biases,
-            h: self.hidden(self.scratch.h, 1),
+            h: part(self.scratch.h, m.rows),
         });
     }
 
-    fn decode_moe(&self, plan: &mut Plan, layer: &LayerBuffers) {
-        let (s, dims, h) = (&self.scratch, self.moe_dims(1), self.hidden(self.scratch.h, 1));
-        let k = dims.top_k as usize;
-        let (logits, shared) = (s.router_logits.first(4 * dims.experts as usize), s.shared.first(4));
+    fn decode_moe(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize) {
+        let (s, dims, h) = (&self.scratch, self.moe_dims(rows), self.hidden(self.scratch.h, rows));
+        let k = dims.assignments();
+        let (logits, shared) = (s.router_logits.first(4 * rows * dims.experts as usize), s.shared.first(4 * rows));
         let (experts, scores) = (s.experts.first(4 * k), s.scores.first(4 * k));
         let act = s.act.first(2 * k * dims.expert_width as usize);
-        let shared_act = s.shared_act.first(2 * dims.shared_width as usize);
+        let shared_act = s.shared_act.first(2 * rows * dims.shared_width as usize);
         let (router, scale) = (&layer.router, &layer.shared_scale);
         plan.push(RouterStep {
             args: RouterStepArgs { dims, router_format: router.format, shared_format: scale.format },
@@ -263,19 +361,19 @@ impl Model {
             shared,
         });
         if self.has(Mechanism::FusedGateUp) {
-            self.experts_gate_up(plan, layer, [logits, experts, scores, act, shared_act]);
+            self.experts_gate_up(plan, layer, rows, [logits, experts, scores, act, shared_act]);
         } else {
             self.products_then_gate(plan, layer, [logits, experts, scores, act, shared_act]);
         }
         if self.has(Mechanism::FusedDown) {
-            self.experts_down(plan, layer, [act, shared_act, experts, scores, shared]);
+            self.experts_down(plan, layer, rows, [act, shared_act, experts, scores, shared]);
         } else {
             self.down_then_combine(plan, layer, [act, shared_act, experts, scores, shared]);
         }
     }
 
-    fn experts_gate_up(&self, plan: &mut Plan, layer: &LayerBuffers, buffers: [Slot; 5]) {
-        let (dims, h) = (self.moe_dims(1), self.hidden(self.scratch.h, 1));
+    fn experts_gate_up(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize, buffers: [Slot; 5]) {
+        let (dims, h) = (self.moe_dims(rows), self.hidden(self.scratch.h, rows));
         let [logits, experts, scores, act, shared_act] = buffers;
         let (gate, up, shared_gate, shared_up) = (&layer.gate, &layer.up, &layer.shared_gate, &layer.shared_up);
         plan.push(ExpertsGateUpStep {
@@ -309,12 +407,12 @@ impl Model {
         });
     }
 
-    fn experts_down(&self, plan: &mut Plan, layer: &LayerBuffers, inputs: [Slot; 5]) {
+    fn experts_down(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize, inputs: [Slot; 5]) {
         let [act, shared_act, experts, scores, shared] = inputs;
         let (down, shared_down) = (&layer.down, &layer.shared_down);
         plan.push(ExpertsDownStep {
             args: ExpertsDownStepArgs {
-                dims: self.moe_dims(1),
+                dims: self.moe_dims(rows),
                 format: down.format,
                 shared_format: shared_down.format,
                 stride_rows: down.expert_stride_rows,
@@ -330,7 +428,7 @@ impl Model {
             shared_codes: shared_down.codes,
             shared_scales: shared_down.scales,
             shared_biases: shared_down.biases,
-            h: self.hidden(self.scratch.h, 1),
+            h: self.hidden(self.scratch.h, rows),
         });
     }
 }

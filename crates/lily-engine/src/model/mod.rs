@@ -58,6 +58,8 @@ pub struct Model {
     pub chunk_tokens: usize,
     /// Longest context, in tokens.
     pub context_tokens: usize,
+    /// Most sessions of a decode step.
+    pub batch: usize,
     /// Every buffer.
     pub table: BufferTable,
     /// Buffers of each layer.
@@ -77,7 +79,18 @@ pub struct Model {
 impl Model {
     /// Names the buffers of `weights` for chunks of up to `chunk_tokens` and contexts of up to `context_tokens`.
     pub fn new(weights: &Weights, traits: Traits, chunk_tokens: usize, context_tokens: usize) -> Self {
-        buffers::build(weights, traits, chunk_tokens, context_tokens)
+        Self::for_sessions(weights, traits, chunk_tokens, context_tokens, 1)
+    }
+
+    /// The same with room for decode steps of up to `sessions` sessions, where the model and the device have such steps.
+    pub fn for_sessions(
+        weights: &Weights,
+        traits: Traits,
+        chunk_tokens: usize,
+        context_tokens: usize,
+        sessions: usize,
+    ) -> Self {
+        buffers::build(weights, traits, chunk_tokens, context_tokens, sessions)
     }
 
     fn has(&self, mechanism: Mechanism) -> bool {

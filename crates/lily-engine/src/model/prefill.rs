@@ -27,7 +27,7 @@ impl Model {
             self.prefill_moe(&mut plan, layer, rows);
         }
         if logits {
-            self.head(&mut plan, rows - 1);
+            self.head(&mut plan, rows - 1, 1);
         }
         plan
     }
@@ -44,23 +44,24 @@ impl Model {
         });
     }
 
-    pub(super) fn head(&self, plan: &mut Plan, row: usize) {
+    /// Logits of so many rows from this one on.
+    pub(super) fn head(&self, plan: &mut Plan, row: usize, rows: usize) {
         let m = self.head;
         plan.push(Head {
             args: HeadArgs {
                 row: row as u32,
-                rows: 1,
+                rows: rows as u32,
                 width: m.cols,
                 vocab: m.rows,
                 eps: self.shape.rms_eps,
                 format: m.format,
             },
-            h: self.hidden(self.scratch.h, row + 1),
+            h: self.hidden(self.scratch.h, row + rows),
             gain: self.final_norm,
             codes: m.codes,
             scales: m.scales,
             biases: m.biases,
-            logits: self.scratch.logits,
+            logits: self.scratch.logits_rows.first(4 * rows * m.rows as usize),
         });
     }
 
@@ -69,7 +70,7 @@ impl Model {
         slot.first(2 * rows * self.shape.hidden)
     }
 
-    fn norm(&self, plan: &mut Plan, gain: Slot, rows: usize) -> Slot {
+    pub(super) fn norm(&self, plan: &mut Plan, gain: Slot, rows: usize) -> Slot {
         let y = self.hidden(self.scratch.x, rows);
         plan.push(RmsNorm {
             args: RmsNormArgs { rows: rows as u32, width: self.shape.hidden as u32, eps: self.shape.rms_eps },
@@ -80,7 +81,7 @@ impl Model {
         y
     }
 
-    fn product(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, y: Slot, rows: usize) -> Slot {
+    pub(super) fn product(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, y: Slot, rows: usize) -> Slot {
         let y = y.first(2 * rows * m.rows as usize);
         let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMul {
@@ -94,7 +95,7 @@ impl Model {
         y
     }
 
-    fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
+    pub(super) fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
         let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMulAdd {
             args: MatMulAddArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
@@ -177,7 +178,7 @@ impl Model {
         self.product_add(plan, mixed, o, rows);
     }
 
-    fn prefill_moe(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize) {
+    pub(super) fn prefill_moe(&self, plan: &mut Plan, layer: &LayerBuffers, rows: usize) {
         let (s, dims) = (&self.scratch, self.moe_dims(rows));
         let x = self.norm(plan, layer.post_norm, rows);
         let logits = s.router_logits.first(4 * rows * dims.experts as usize);

@@ -50,7 +50,7 @@ impl BufferTable {
     pub fn add(&mut self, name: impl Into<String>, bytes: usize, home: Home) -> Slot {
         let buffer = BufferId(self.buffers.len() as u32);
         self.buffers.push(BufferInfo { name: name.into(), bytes, home });
-        Slot { buffer, offset: 0, bytes }
+        Slot::whole(buffer, bytes)
     }
 
     /// All buffers, in order of their ids.
@@ -78,16 +78,28 @@ pub struct Slot {
     pub offset: usize,
     /// Length in bytes.
     pub bytes: usize,
+    /// Whose buffer it is, by place among the step's sessions, where each session has one; 0 for all others.
+    pub session: u8,
 }
 
 impl Slot {
+    /// A whole buffer of so many bytes.
+    pub fn whole(buffer: BufferId, bytes: usize) -> Slot {
+        Slot { buffer, offset: 0, bytes, session: 0 }
+    }
+
+    /// The same bytes of another session of the step.
+    pub fn of(self, session: usize) -> Slot {
+        Slot { session: session as u8, ..self }
+    }
+
     /// A part of this slot.
     ///
     /// # Panics
     /// If the part does not lie inside: a broken invariant of the model.
     pub fn part(self, offset: usize, bytes: usize) -> Slot {
         assert!(offset + bytes <= self.bytes, "part {offset}+{bytes} of a slot of {} bytes", self.bytes);
-        Slot { buffer: self.buffer, offset: self.offset + offset, bytes }
+        Slot { offset: self.offset + offset, bytes, ..self }
     }
 
     /// The first `bytes` of this slot.
@@ -98,6 +110,7 @@ impl Slot {
     /// Whether every byte of `other` is in this slot.
     pub fn covers(self, other: Slot) -> bool {
         self.buffer == other.buffer
+            && self.session == other.session
             && self.offset <= other.offset
             && other.offset + other.bytes <= self.offset + self.bytes
     }
@@ -105,6 +118,7 @@ impl Slot {
     /// Whether two slots share a byte.
     pub fn overlaps(self, other: Slot) -> bool {
         self.buffer == other.buffer
+            && self.session == other.session
             && self.offset < other.offset + other.bytes
             && other.offset < self.offset + self.bytes
     }

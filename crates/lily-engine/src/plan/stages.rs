@@ -50,6 +50,9 @@ pub fn stages(plan: &Plan) -> Vec<usize> {
 
 /// For every dispatch the earlier ones that it must wait for, without those that others of them wait for already.
 pub fn edges(plan: &Plan) -> Vec<Vec<usize>> {
+    if plan.serial {
+        return (0..plan.dispatches.len()).map(|index| index.checked_sub(1).into_iter().collect()).collect();
+    }
     let mut touched: HashMap<BufferId, Vec<(Slot, bool, usize)>> = HashMap::new();
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(plan.dispatches.len());
     // All that a dispatch waits for, directly or not, a bit each.
@@ -170,6 +173,7 @@ mod tests {
         assert_eq!(stages(&plan), [0, 0, 1, 2, 2, 3]);
         plan.serial = true;
         assert_eq!(stages(&plan), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(edges(&plan), [vec![], vec![0], vec![1], vec![2], vec![3], vec![4]]);
     }
 
     #[test]

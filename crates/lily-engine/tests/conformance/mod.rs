@@ -158,7 +158,7 @@ impl Case {
     pub fn run_on(&self, backend: &mut dyn Backend, dispatch: &Dispatch) -> Vec<Vec<u8>> {
         self.contents.iter().for_each(|(slot, bytes)| backend.write(*slot, bytes));
         let mut state = backend.new_state().unwrap();
-        backend.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, state.as_mut()).unwrap();
+        backend.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, &mut [state.as_mut()]).unwrap();
         let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
         written
             .map(|(_, slot)| {

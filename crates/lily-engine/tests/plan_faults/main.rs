@@ -156,13 +156,13 @@ impl Backend for FaultyBackend {
         self.cpu.new_state()
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         let (plan, stages) = self.change.apply(plan);
         look(&plan, &stages, &mut self.seen.lock().unwrap());
         let mut order: Vec<usize> = (0..stages.len()).rev().collect();
         order.sort_by_key(|&i| stages[i]);
         let dispatches = order.into_iter().map(|i| plan.dispatches[i].clone()).collect();
-        self.cpu.run(&Plan { dispatches, ..Plan::default() }, state)
+        self.cpu.run(&Plan { dispatches, ..Plan::default() }, states)
     }
 
     fn write(&mut self, slot: Slot, bytes: &[u8]) {

@@ -107,10 +107,13 @@ impl Backend for Cpu {
         Ok(Box::new(self.memory.new_state()?))
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
-        let state = state.as_any_mut().downcast_mut::<HostState>().expect("a state that this backend made");
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let mut states: Vec<&mut HostState> = states
+            .iter_mut()
+            .map(|state| state.as_any_mut().downcast_mut().expect("a state that this backend made"))
+            .collect();
         for dispatch in &plan.dispatches {
-            let slices = self.memory.slices(state, dispatch);
+            let slices = self.memory.slices(&mut states, dispatch);
             match self.mode {
                 CpuMode::Reference => (dispatch.contract.reference)(&dispatch.args, slices),
                 CpuMode::Fast(isa) => {

@@ -1,7 +1,7 @@
 //! Plans as the driver takes them: launches with their parameters, and graphs of launches.
 //!
-//! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. Its launches hold the addresses of one
-//! session's state; when another session comes, those launches are told.
+//! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. Its launches hold the addresses of
+//! some sessions' states; when other sessions come, those launches are told.
 
 use super::driver::{Context, Function, Memory as Area, Stream, check};
 use super::memory::Memory;
@@ -28,8 +28,14 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    pub fn new(encoded: &Encoded, kernel: &'static str, function: Function, memory: &Memory, state: &[Area]) -> Self {
-        let mut buffers: Vec<u64> = encoded.buffers.iter().map(|place| memory.address(state, *place)).collect();
+    pub fn new(
+        encoded: &Encoded,
+        kernel: &'static str,
+        function: Function,
+        memory: &Memory,
+        states: &[Arc<Vec<Area>>],
+    ) -> Self {
+        let mut buffers: Vec<u64> = encoded.buffers.iter().map(|place| memory.address(states, *place)).collect();
         buffers.push(0);
         let in_state = |(_, place): &(usize, Place)| matches!(place, Place::State { .. });
         let mut args = vec![0; encoded.args.len().div_ceil(8)];
@@ -45,9 +51,9 @@ impl Launch {
         }
     }
 
-    /// Points it at another session's state; whether that changes anything.
-    fn bind(&mut self, memory: &Memory, state: &[Area]) -> bool {
-        self.state.iter().for_each(|(i, place)| self.buffers[*i] = memory.address(state, *place));
+    /// Points it at other sessions' states; whether that changes anything.
+    fn bind(&mut self, memory: &Memory, states: &[Arc<Vec<Area>>]) -> bool {
+        self.state.iter().for_each(|(i, place)| self.buffers[*i] = memory.address(states, *place));
         !self.state.is_empty()
     }
 
@@ -102,21 +108,21 @@ pub(super) struct Graph {
     nodes: Vec<sys::CUgraphNode>,
     graph: sys::CUgraph,
     ready: sys::CUgraphExec,
-    /// Whose state the launches point at.
-    bound: Weak<Vec<Area>>,
+    /// Whose states the launches point at.
+    bound: Vec<Weak<Vec<Area>>>,
 }
 
 // SAFETY: graphs may be used from any thread, one at a time, and this has one owner.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// A graph of `launches`, which are those of `list` in its order and point at `state`.
+    /// A graph of `launches`, which are those of `list` in its order and point at `states`.
     pub fn new(
         context: &Arc<Context>,
         plan: &Plan,
         list: &EncodeList,
         launches: Vec<Launch>,
-        state: &Arc<Vec<Area>>,
+        states: &[Arc<Vec<Area>>],
     ) -> Result<Self, BackendError> {
         context.enter()?;
         let mut graph = Self {
@@ -125,7 +131,7 @@ impl Graph {
             nodes: Vec::new(),
             graph: std::ptr::null_mut(),
             ready: std::ptr::null_mut(),
-            bound: Arc::downgrade(state),
+            bound: states.iter().map(Arc::downgrade).collect(),
         };
         // SAFETY: live variables; every node is of this graph and made before it is named; parameters are copied.
         unsafe {
@@ -152,11 +158,13 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Starts it on a session's state.
-    pub fn start(&mut self, memory: &Memory, state: &Arc<Vec<Area>>, stream: &Stream) -> Result<(), String> {
-        if !std::ptr::eq(self.bound.as_ptr(), Arc::as_ptr(state)) {
+    /// Starts it on these sessions' states.
+    pub fn start(&mut self, memory: &Memory, states: &[Arc<Vec<Area>>], stream: &Stream) -> Result<(), String> {
+        let same =
+            |(bound, state): (&Weak<Vec<Area>>, &Arc<Vec<Area>>)| std::ptr::eq(bound.as_ptr(), Arc::as_ptr(state));
+        if !self.bound.iter().zip(states).all(same) {
             for (launch, node) in self.launches.iter_mut().zip(&self.nodes) {
-                if launch.bind(memory, state) {
+                if launch.bind(memory, states) {
                     let mut parameters = launch.parameters();
                     // SAFETY: the node is of this graph, its function stays; parameters are copied.
                     check(unsafe {
@@ -165,7 +173,7 @@ impl Graph {
                 }
             }
             // A weak reference keeps the address from being given to another state.
-            self.bound = Arc::downgrade(state);
+            self.bound = states.iter().map(Arc::downgrade).collect();
         }
         // SAFETY: a graph that was made ready, a live stream.
         check(unsafe { sys::cuGraphLaunch(self.ready, stream.raw()) })

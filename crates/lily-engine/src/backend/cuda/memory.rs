@@ -50,12 +50,12 @@ impl Memory {
     fn fill(&self, checkpoint: &Checkpoint, table: &BufferTable) -> Result<(), BackendError> {
         for (buffer, info) in table.iter() {
             if let Home::Vector(values) = &info.home {
-                self.put(Slot { buffer, offset: 0, bytes: info.bytes }, bytemuck::cast_slice(values))?;
+                self.put(Slot::whole(buffer, info.bytes), bytemuck::cast_slice(values))?;
             }
         }
         for (buffer, range) in &self.layout.copies {
             let bytes = checkpoint.bytes(*range);
-            self.put(Slot { buffer: *buffer, offset: 0, bytes: bytes.len() }, bytes)?;
+            self.put(Slot::whole(*buffer, bytes.len()), bytes)?;
         }
         self.stream.wait().map_err(refused("a copy to its memory"))
     }
@@ -71,10 +71,10 @@ impl Memory {
     }
 
     /// The address of a place for the device.
-    pub fn address(&self, state: &[Area], place: Place) -> u64 {
+    pub fn address(&self, states: &[Arc<Vec<Area>>], place: Place) -> u64 {
         match place {
             Place::Owned { index, offset } => self.owned[index].address() + offset as u64,
-            Place::State { index, offset } => state[index].address() + offset as u64,
+            Place::State { index, offset, session } => states[session][index].address() + offset as u64,
             Place::Nothing => NOWHERE,
             Place::Window { .. } => unreachable!("no file is used where it is"),
         }
@@ -120,7 +120,7 @@ impl CudaState {
 
     fn place(&self, slot: Slot) -> (&Area, usize) {
         match self.layout.place(slot) {
-            Place::State { index, offset } => (&self.areas[index], offset),
+            Place::State { index, offset, .. } => (&self.areas[index], offset),
             place => panic!("{slot:?} is at {place:?}, not in a session's state"),
         }
     }

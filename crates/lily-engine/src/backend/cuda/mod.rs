@@ -97,7 +97,7 @@ impl Device for CudaDevice {
 struct Flight {
     end: Event,
     kernels: usize,
-    _state: Arc<Vec<Area>>,
+    _states: Vec<Arc<Vec<Area>>>,
 }
 
 /// A plan made ready; its graph is made when the first session comes.
@@ -129,18 +129,18 @@ impl Cuda {
         Ok(list)
     }
 
-    fn launches(&self, list: &EncodeList, state: &[Area]) -> Result<Vec<Launch>, BackendError> {
+    fn launches(&self, list: &EncodeList, states: &[Arc<Vec<Area>>]) -> Result<Vec<Launch>, BackendError> {
         list.dispatches()
             .map(|(_, encoded)| {
                 let key = &list.pipelines[encoded.pipeline];
                 let function = self.library.function(key, encoded.threads)?;
-                Ok(Launch::new(encoded, key.entry, function, &self.memory, state))
+                Ok(Launch::new(encoded, key.entry, function, &self.memory, states))
             })
             .collect()
     }
 
     /// Puts launches into the stream one after another.
-    fn start(&mut self, launches: &[Launch], state: &Arc<Vec<Area>>) -> Result<(), BackendError> {
+    fn start(&mut self, launches: &[Launch], states: Vec<Arc<Vec<Area>>>) -> Result<(), BackendError> {
         self.context.enter()?;
         for (i, launch) in launches.iter().enumerate() {
             let waited = |()| if self.stepwise { self.stream.wait() } else { Ok(()) };
@@ -151,13 +151,13 @@ impl Cuda {
                 message,
             })?;
         }
-        self.took_off(launches.len(), state)
+        self.took_off(launches.len(), states)
     }
 
     /// Remembers that something was submitted.
-    fn took_off(&mut self, kernels: usize, state: &Arc<Vec<Area>>) -> Result<(), BackendError> {
+    fn took_off(&mut self, kernels: usize, states: Vec<Arc<Vec<Area>>>) -> Result<(), BackendError> {
         let end = Event::record(&self.context, &self.stream).map_err(|message| fault(kernels, message))?;
-        self.flights.push_back(Flight { end, kernels, _state: Arc::clone(state) });
+        self.flights.push_back(Flight { end, kernels, _states: states });
         Ok(())
     }
 }
@@ -176,11 +176,11 @@ impl Backend for Cuda {
         Ok(Program::new(plan, Ready { list, graph: Mutex::new(None) }))
     }
 
-    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
-        let (ready, areas) = (program.ready::<Ready>(), areas(state));
+    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let (ready, areas) = (program.ready::<Ready>(), areas(states));
         if self.stepwise {
             let launches = self.launches(&ready.list, &areas)?;
-            return self.start(&launches, &areas);
+            return self.start(&launches, areas);
         }
         let mut graph = ready.graph.lock().unwrap_or_else(|held| held.into_inner());
         let graph = match &mut *graph {
@@ -193,7 +193,8 @@ impl Backend for Cuda {
         self.context.enter()?;
         let started = graph.start(&self.memory, &areas, &self.stream);
         started.map_err(|message| fault(graph.len(), message))?;
-        self.took_off(graph.len(), &areas)
+        let kernels = graph.len();
+        self.took_off(kernels, areas)
     }
 
     fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
@@ -207,10 +208,10 @@ impl Backend for Cuda {
         result
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
-        let (list, areas) = (self.list(plan)?, areas(state));
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let (list, areas) = (self.list(plan)?, areas(states));
         let launches = self.launches(&list, &areas)?;
-        self.start(&launches, &areas)?;
+        self.start(&launches, areas)?;
         self.wait()
     }
 
@@ -238,10 +239,13 @@ impl Drop for Cuda {
     }
 }
 
-/// The areas of a session's state.
-fn areas(state: &mut dyn State) -> Arc<Vec<Area>> {
-    let state = state.as_any_mut().downcast_mut::<CudaState>().expect("a state that this backend made");
-    Arc::clone(state.areas())
+/// The areas of sessions' states.
+fn areas(states: &mut [&mut dyn State]) -> Vec<Arc<Vec<Area>>> {
+    let areas = states.iter_mut().map(|state| {
+        let state = state.as_any_mut().downcast_mut::<CudaState>().expect("a state that this backend made");
+        Arc::clone(state.areas())
+    });
+    areas.collect()
 }
 
 /// The error of a submission of several kernels. The driver gives a context up after a fault, so that none can be run again.

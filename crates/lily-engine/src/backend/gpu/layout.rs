@@ -62,12 +62,14 @@ pub enum Place {
         /// First byte in it.
         offset: usize,
     },
-    /// In an area of the session.
+    /// In an area of a session.
     State {
         /// Which.
         index: usize,
         /// First byte in it.
         offset: usize,
+        /// Which session of the step.
+        session: usize,
     },
     /// It has no bytes, and no kernel touches it.
     Nothing,
@@ -91,7 +93,7 @@ impl Place {
         match self {
             Place::Window { index, offset } => Place::Window { index, offset: offset + by },
             Place::Owned { index, offset } => Place::Owned { index, offset: offset + by },
-            Place::State { index, offset } => Place::State { index, offset: offset + by },
+            Place::State { index, offset, session } => Place::State { index, offset: offset + by, session },
             Place::Nothing => Place::Nothing,
         }
     }
@@ -137,7 +139,7 @@ impl Layout {
                 }
                 Home::Vector(_) | Home::Scratch => owned(&mut layout.owned, info.bytes, limits),
                 Home::State => match owned(&mut layout.state, info.bytes, limits) {
-                    Place::Owned { index, offset } => Place::State { index, offset },
+                    Place::Owned { index, offset } => Place::State { index, offset, session: 0 },
                     other => other,
                 },
             };
@@ -171,7 +173,13 @@ impl Layout {
 
     /// Where a slot starts.
     pub fn place(&self, slot: Slot) -> Place {
-        if slot.bytes == 0 { Place::Nothing } else { self.places[slot.buffer.0 as usize].part(slot.offset) }
+        if slot.bytes == 0 {
+            return Place::Nothing;
+        }
+        match self.places[slot.buffer.0 as usize].part(slot.offset) {
+            Place::State { index, offset, .. } => Place::State { index, offset, session: slot.session as usize },
+            place => place,
+        }
     }
 
     /// Bytes of the device's areas.
@@ -239,7 +247,7 @@ mod tests {
         let layout = Layout::new(&table, &[FileFacts { bytes: 40 * 300_000, mapped: true }], LIMITS).unwrap();
         let mut parts = Vec::new();
         for (id, info) in table.iter() {
-            let place = layout.place(Slot { buffer: id, offset: 0, bytes: info.bytes });
+            let place = layout.place(Slot::whole(id, info.bytes));
             let (kind, index, length) = match place {
                 Place::Window { index, .. } => (0, index, layout.windows[index].bytes),
                 Place::Owned { index, .. } => (1, index, layout.owned[index]),

@@ -190,12 +190,12 @@ impl Memory {
     fn fill(&mut self, checkpoint: &Checkpoint, table: &BufferTable) {
         for (buffer, info) in table.iter() {
             if let Home::Vector(values) = &info.home {
-                self.write(Slot { buffer, offset: 0, bytes: info.bytes }, bytemuck::cast_slice(values));
+                self.write(Slot::whole(buffer, info.bytes), bytemuck::cast_slice(values));
             }
         }
         for (buffer, range) in std::mem::take(&mut self.layout.copies) {
             let bytes = checkpoint.bytes(range);
-            self.write(Slot { buffer, offset: 0, bytes: bytes.len() }, bytes);
+            self.write(Slot::whole(buffer, bytes.len()), bytes);
         }
     }
 
@@ -212,11 +212,11 @@ impl Memory {
     }
 
     /// The buffer and offset of a place.
-    pub(super) fn buffer<'a>(&'a self, state: &'a StateAreas, place: Place) -> (&'a BufferRef, usize) {
+    pub(super) fn buffer<'a>(&'a self, states: &'a [Arc<StateAreas>], place: Place) -> (&'a BufferRef, usize) {
         let buffer = match place {
             Place::Window { index, .. } => &self.windows[index].0,
             Place::Owned { index, .. } => &self.owned[index].buffer,
-            Place::State { index, .. } => &state.areas[index].buffer,
+            Place::State { index, session, .. } => &states[session].areas[index].buffer,
             Place::Nothing => &self.nothing.buffer,
         };
         (buffer, place.offset())
@@ -258,7 +258,7 @@ impl MetalState {
 
     fn place(&self, slot: Slot) -> (usize, usize) {
         match self.layout.place(slot) {
-            Place::State { index, offset } => (index, offset),
+            Place::State { index, offset, .. } => (index, offset),
             place => panic!("{slot:?} is at {place:?}, not in a session's state"),
         }
     }

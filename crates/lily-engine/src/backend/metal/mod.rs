@@ -49,9 +49,12 @@ impl Metal {
         Ok(Arc::new(Ready { list, pipelines }))
     }
 
-    fn start(&mut self, ready: &Arc<Ready>, state: &mut dyn State) -> Result<(), BackendError> {
-        let state = state.as_any_mut().downcast_mut::<MetalState>().expect("a state that this backend made");
-        self.submitter.submit(ready, &self.memory, state.areas())
+    fn start(&mut self, ready: &Arc<Ready>, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let areas = states.iter_mut().map(|state| {
+            let state = state.as_any_mut().downcast_mut::<MetalState>().expect("a state that this backend made");
+            Arc::clone(state.areas())
+        });
+        self.submitter.submit(ready, &self.memory, areas.collect())
     }
 }
 
@@ -69,17 +72,17 @@ impl Backend for Metal {
         Ok(Program::new(plan, ready))
     }
 
-    fn submit(&mut self, program: &Program, state: &mut dyn State) -> Result<(), BackendError> {
-        self.start(program.ready::<Arc<Ready>>(), state)
+    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        self.start(program.ready::<Arc<Ready>>(), states)
     }
 
     fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
         self.submitter.wait_until(under_way, &self.memory)
     }
 
-    fn run(&mut self, plan: &Plan, state: &mut dyn State) -> Result<(), BackendError> {
+    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         let ready = self.ready(plan)?;
-        self.start(&ready, state)?;
+        self.start(&ready, states)?;
         self.wait()
     }
 

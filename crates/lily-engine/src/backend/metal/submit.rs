@@ -29,7 +29,7 @@ type Encoder = ProtocolObject<dyn MTLComputeCommandEncoder>;
 struct Flight {
     commands: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
     ready: Arc<Ready>,
-    state: Arc<StateAreas>,
+    states: Vec<Arc<StateAreas>>,
 }
 
 // SAFETY: a committed command buffer may be asked and released from any thread.
@@ -56,7 +56,7 @@ impl Submitter {
         &mut self,
         ready: &Arc<Ready>,
         memory: &Memory,
-        state: &Arc<StateAreas>,
+        states: Vec<Arc<StateAreas>>,
     ) -> Result<(), BackendError> {
         while self.flights.len() >= IN_FLIGHT_MAX {
             self.wait_oldest(memory)?;
@@ -67,11 +67,11 @@ impl Submitter {
                     if stage > 0 {
                         encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
                     }
-                    dispatches.iter().for_each(|dispatch| encode(encoder, ready, memory, state, dispatch));
+                    dispatches.iter().for_each(|dispatch| encode(encoder, ready, memory, &states, dispatch));
                 }
             })
         })?;
-        self.flights.push_back(Flight { commands, ready: Arc::clone(ready), state: Arc::clone(state) });
+        self.flights.push_back(Flight { commands, ready: Arc::clone(ready), states });
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Submitter {
     fn find_fault(&self, flight: &Flight, memory: &Memory, message: String) -> BackendError {
         let (ready, stages) = (&flight.ready, flight.ready.list.stages.len());
         for (stage, dispatch) in ready.list.dispatches() {
-            let alone = self.commit(|encoder| encode(encoder, ready, memory, &flight.state, dispatch));
+            let alone = self.commit(|encoder| encode(encoder, ready, memory, &flight.states, dispatch));
             let Err(message) = alone.map_err(|e| e.to_string()).and_then(|commands| outcome(&commands)) else {
                 continue;
             };
@@ -157,10 +157,10 @@ fn outcome(commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Result<(), String
     }
 }
 
-fn encode(encoder: &Encoder, ready: &Ready, memory: &Memory, state: &StateAreas, dispatch: &Encoded) {
+fn encode(encoder: &Encoder, ready: &Ready, memory: &Memory, states: &[Arc<StateAreas>], dispatch: &Encoded) {
     encoder.setComputePipelineState(ready.pipelines[dispatch.pipeline].state());
     for (index, place) in dispatch.buffers.iter().enumerate() {
-        let (buffer, offset) = memory.buffer(state, *place);
+        let (buffer, offset) = memory.buffer(states, *place);
         // SAFETY: the place lies inside the buffer, which the flight keeps; the kernel's parameter has this index.
         unsafe { encoder.setBuffer_offset_atIndex(Some(buffer), offset, index) };
     }

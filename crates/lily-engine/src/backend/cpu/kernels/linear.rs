@@ -109,8 +109,8 @@ pub fn products(
     });
 }
 
-/// Writes the tile's part of a bf16 matrix with rows of `width`: `store(row, part, values)`.
-pub fn store_rows(y: &SharedMut<'_, bf16>, width: usize, tile: Tile<'_>, store: impl Fn(&mut [bf16], &[f32])) {
+/// Writes the tile's part of a matrix with rows of `width`: `store(part, values)`.
+pub fn store_rows<T>(y: &SharedMut<'_, T>, width: usize, tile: Tile<'_>, store: impl Fn(&mut [T], &[f32])) {
     let columns = tile.w_rows.len();
     for (row, values) in tile.x_rows.zip(tile.values.chunks_exact(columns)) {
         let at = row * width + tile.w_rows.start;
@@ -200,16 +200,17 @@ pub fn head(context: Context<'_>, v: HeadViews<'_>) {
     let a = v.args;
     let width = a.width as usize;
     let mut x = std::mem::take(&mut context.workspace.row);
-    x.resize(width, bf16::ZERO);
-    norm_row(&context, &v.h[a.row as usize * width..][..width], v.gain, a.eps, &mut x);
+    x.resize(a.rows as usize * width, bf16::ZERO);
+    for (h, x) in v.h[a.row as usize * width..].chunks_exact(width).zip(x.chunks_exact_mut(width)) {
+        norm_row(&context, h, v.gain, a.eps, x);
+    }
     let matrix = view(a.format, a.vocab as usize, a.width, [v.codes, v.scales, v.biases]);
     let Workspace { operands, tiles, .. } = &mut *context.workspace;
     let layout = Layout::of(context.isa, matrix.format);
     let operand = Operand::prepare(layout, &x, width, &mut operands[0]);
     let logits = SharedMut::new(v.logits);
     products(context.pool, tiles, &matrix, &operand, &|tile| {
-        // SAFETY: there is one row, and tiles cover different columns.
-        unsafe { logits.range_mut(tile.w_rows) }.copy_from_slice(tile.values);
+        store_rows(&logits, matrix.rows, tile, <[f32]>::copy_from_slice)
     });
     context.workspace.row = x;
 }
