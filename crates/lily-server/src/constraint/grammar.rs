@@ -2,7 +2,7 @@
 
 use super::calls;
 use lily_api::error::ApiError;
-use lily_api::request::{Conversation, GrammarSyntax, Input, Request, ResponseFormat, Tool, ToolChoice};
+use lily_api::request::{GrammarSyntax, Input, Request, ResponseFormat, Tool, ToolChoice};
 use lily_engine::prompt::Prompter;
 use lily_engine::tokenizer::ControlTokens;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -41,12 +41,15 @@ pub(crate) struct Grammars {
 
 /// What binds an answer.
 pub(crate) enum Form {
-    /// The whole answer is text of a grammar.
-    Text(Box<Matcher>),
-    /// The whole answer is tool calls of a grammar.
-    MustCall(Box<Matcher>),
-    /// What comes behind the opening tag of a tool call is of a grammar; other text is free.
-    MayCall(Box<Matcher>),
+    /// The whole answer follows one of these grammars.
+    Whole {
+        /// Those that what was written so far follows.
+        alternatives: Vec<Matcher>,
+        /// One of them is of tool calls, so a call may end the reasoning.
+        calls: bool,
+    },
+    /// What comes behind the opening tag of a tool call follows a grammar; other text is free.
+    Calls(Box<Matcher>),
 }
 
 impl Grammars {
@@ -82,34 +85,26 @@ impl Grammars {
     /// # Errors
     /// A grammar or schema that cannot be compiled, or a beginning of the answer that it does not allow.
     pub(crate) fn form(&self, request: &Request, thinks: bool) -> Result<Option<Form>, ApiError> {
-        if let Input::Chat(chat) = &request.input
-            && let Some(form) = self.call_form(request, chat, thinks)?
-        {
-            return Ok(Some(form));
+        let (choice, tools, several) = offered(request);
+        let must_call = matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) && !tools.is_empty();
+        let answer = answer_grammar(&request.format, thinks).filter(|_| !must_call);
+        let mut alternatives = Vec::new();
+        // A call may come in place of an answer that has a form.
+        if must_call || (answer.is_some() && !tools.is_empty()) {
+            alternatives.push(self.matcher(lark(&calls::whole(&tools, several, thinks)), "tools")?);
         }
-        let Some(grammar) = answer_grammar(&request.format, thinks) else { return Ok(None) };
-        let matcher = self.matcher(grammar, "response_format")?;
-        Ok(Some(Form::Text(self.after_prefill(matcher, request)?)))
-    }
-
-    /// What binds tool calls.
-    fn call_form(&self, request: &Request, chat: &Conversation, thinks: bool) -> Result<Option<Form>, ApiError> {
-        let named = match &chat.tool_choice {
-            _ if chat.tools.is_empty() => return Ok(None),
-            ToolChoice::None => return Ok(None),
-            ToolChoice::Auto if chat.tools.iter().any(|t| t.strict) => {
-                let tools: Vec<&Tool> = chat.tools.iter().collect();
-                let matcher = self.matcher(lark(&calls::behind_opener(&tools)), "tools")?;
-                return Ok(Some(Form::MayCall(Box::new(matcher))));
-            }
-            ToolChoice::Auto => return Ok(None),
-            ToolChoice::Required => None,
-            ToolChoice::Named(name) => Some(name),
-        };
-        let tools: Vec<&Tool> = chat.tools.iter().filter(|t| named.is_none_or(|name| t.name == *name)).collect();
-        let several = named.is_none() && chat.parallel_tool_calls;
-        let matcher = self.matcher(lark(&calls::whole(&tools, several, thinks)), "tools")?;
-        Ok(Some(Form::MustCall(self.after_prefill(matcher, request)?)))
+        let calls = !alternatives.is_empty();
+        if let Some(grammar) = answer {
+            alternatives.push(self.matcher(grammar, "response_format")?);
+        }
+        if !alternatives.is_empty() {
+            let alternatives = self.after_prefill(alternatives, request)?;
+            return Ok(Some(Form::Whole { alternatives, calls }));
+        }
+        if !tools.iter().any(|tool| tool.strict) {
+            return Ok(None);
+        }
+        Ok(Some(Form::Calls(Box::new(self.matcher(lark(&calls::behind_opener(&tools)), "tools")?))))
     }
 
     fn matcher(&self, grammar: TopLevelGrammar, field: &str) -> Result<Matcher, ApiError> {
@@ -124,20 +119,33 @@ impl Grammars {
         Err(ApiError { code: Some("invalid_schema"), ..ApiError::field(field, message) })
     }
 
-    /// Takes the beginning of the answer that the client gave.
-    fn after_prefill(&self, mut matcher: Matcher, request: &Request) -> Result<Box<Matcher>, ApiError> {
-        let Input::Chat(chat) = &request.input else { return Ok(Box::new(matcher)) };
-        let Some(prefill) = &chat.prefill else { return Ok(Box::new(matcher)) };
+    /// Those that allow the beginning of the answer that the client gave, behind it.
+    fn after_prefill(&self, mut alternatives: Vec<Matcher>, request: &Request) -> Result<Vec<Matcher>, ApiError> {
+        let Input::Chat(chat) = &request.input else { return Ok(alternatives) };
+        let Some(prefill) = &chat.prefill else { return Ok(alternatives) };
         let encoded = self.prompter.tokenizer().encode(&prefill.content, ControlTokens::Recognise);
         let tokens = encoded.map_err(|e| ApiError::field("messages", e.to_string()))?;
-        match matcher.try_consume_tokens(&tokens) {
-            Ok(taken) if taken == tokens.len() => Ok(Box::new(matcher)),
-            _ => {
-                let message = "The answer that the last message begins cannot be continued to what response_format or \
-                               tool_choice asks for; leave that message out.";
-                Err(ApiError::field("messages", message))
-            }
+        alternatives.retain_mut(|matcher| matcher.try_consume_tokens(&tokens).is_ok_and(|taken| taken == tokens.len()));
+        if !alternatives.is_empty() {
+            return Ok(alternatives);
         }
+        let message = "The answer that the last message begins cannot be continued to what response_format or tool_choice \
+                       asks for; leave that message out.";
+        Err(ApiError::field("messages", message))
+    }
+}
+
+/// What a request says of calls: whether they must come, the functions that may be called, and whether several may be.
+fn offered(request: &Request) -> (ToolChoice, Vec<&Tool>, bool) {
+    match &request.input {
+        Input::Text { .. } => (ToolChoice::None, Vec::new(), false),
+        Input::Chat(chat) => match &chat.tool_choice {
+            ToolChoice::None => (ToolChoice::None, Vec::new(), false),
+            ToolChoice::Named(name) => {
+                (chat.tool_choice.clone(), chat.tools.iter().filter(|tool| tool.name == *name).collect(), false)
+            }
+            choice => (choice.clone(), chat.tools.iter().collect(), chat.parallel_tool_calls),
+        },
     }
 }
 

@@ -5,6 +5,7 @@ use lily_engine::constraint::{Constraint, ConstraintError, TokenMask};
 use lily_engine::prompt::Prompter;
 use lily_engine::tokenizer::ControlTokens;
 use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
 use std::sync::Arc;
 
 /// What closes the reasoning, as the family's models write it.
@@ -91,11 +92,16 @@ impl Rules {
 
     fn answer(&mut self, token: u32) -> Result<Phase, ConstraintError> {
         match &mut self.form {
-            Some(Form::Text(matcher) | Form::MustCall(matcher)) => matcher.consume_token(token).map_err(failed)?,
-            Some(Form::MayCall(matcher)) if Some(token) == self.marks.tool_call => {
+            Some(Form::Whole { alternatives, .. }) => {
+                alternatives.retain_mut(|matcher| matcher.try_consume_tokens(&[token]).is_ok_and(|taken| taken == 1));
+                if alternatives.is_empty() {
+                    return Err(failed(format_args!("token {token} is not allowed")));
+                }
+            }
+            Some(Form::Calls(matcher)) if Some(token) == self.marks.tool_call => {
                 return Ok(Phase::Call(matcher.clone()));
             }
-            Some(Form::MayCall(_)) | None => {}
+            Some(Form::Calls(_)) | None => {}
         }
         Ok(Phase::Answer)
     }
@@ -103,18 +109,18 @@ impl Rules {
 
 impl Constraint for Rules {
     fn mask(&mut self) -> Result<Option<&TokenMask>, ConstraintError> {
-        let matcher = match (&mut self.phase, &mut self.form) {
-            (Phase::Thinking(_), Some(Form::Text(_) | Form::MustCall(_))) => return Ok(Some(&self.thinking)),
+        let words = match (&mut self.phase, &mut self.form) {
+            (Phase::Thinking(_), Some(Form::Whole { .. })) => return Ok(Some(&self.thinking)),
             (Phase::Closing(index), _) => {
                 self.mask.clear();
                 self.mask.allow(self.marks.closing[*index]);
                 return Ok(Some(&self.mask));
             }
-            (Phase::Answer, Some(Form::Text(matcher) | Form::MustCall(matcher))) => matcher,
-            (Phase::Call(matcher), _) => matcher,
-            (Phase::Thinking(_) | Phase::Answer, Some(Form::MayCall(_)) | None) => return Ok(None),
+            (Phase::Answer, Some(Form::Whole { alternatives, .. })) => union(alternatives)?,
+            (Phase::Call(matcher), _) => matcher.compute_mask_or_eos().map_err(failed)?,
+            (Phase::Thinking(_) | Phase::Answer, Some(Form::Calls(_)) | None) => return Ok(None),
         };
-        self.mask.copy_from_words(matcher.compute_mask_or_eos().map_err(failed)?.as_slice());
+        self.mask.copy_from_words(words.as_slice());
         Ok(Some(&self.mask))
     }
 
@@ -136,14 +142,20 @@ impl Constraint for Rules {
 /// All tokens but those that end the text, as an answer must come, and but the opener of a call where none may come.
 fn thinking_mask(marks: &Marks, thinks: bool, form: Option<&Form>) -> TokenMask {
     let mut mask = TokenMask::none(marks.vocab);
-    let calls = match form {
-        Some(Form::Text(_)) if thinks => false,
-        Some(Form::MustCall(_)) if thinks => true,
-        _ => return mask, // nobody looks at it
-    };
+    let Some(Form::Whole { calls, .. }) = form.filter(|_| thinks) else { return mask }; // nobody looks at it
     let barred = |token: &u32| marks.stop_ids.contains(token) || (!calls && Some(*token) == marks.tool_call);
     (0..marks.vocab as u32).filter(|token| !barred(token)).for_each(|token| mask.allow(token));
     mask
+}
+
+/// What any of them allows.
+fn union(alternatives: &mut [Matcher]) -> Result<SimpleVob, ConstraintError> {
+    let mut masks = alternatives.iter_mut().map(|matcher| matcher.compute_mask_or_eos().map_err(failed));
+    let first = masks.next().ok_or_else(|| failed("no grammar is left"))??;
+    masks.try_fold(first, |mut union, mask| {
+        union.or(&mask?);
+        Ok(union)
+    })
 }
 
 fn failed(error: impl std::fmt::Display) -> ConstraintError {

@@ -7,7 +7,6 @@ use lily_engine::checkpoint::Checkpoint;
 use lily_engine::constraint::Constraint;
 use lily_engine::prompt::Prompter;
 use lily_engine::tokenizer::ControlTokens;
-use llguidance::Matcher;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -47,9 +46,14 @@ fn form(more: Value, thinks: bool) -> Form {
 
 /// Whether a form takes all of a text, and the text may end there.
 fn takes(form: Form, text: &str) -> bool {
-    let (Form::Text(mut matcher) | Form::MustCall(mut matcher) | Form::MayCall(mut matcher)) = form;
+    let mut matchers = match form {
+        Form::Whole { alternatives, .. } => alternatives,
+        Form::Calls(matcher) => vec![*matcher],
+    };
     let tokens = tokens(text);
-    matcher.try_consume_tokens(&tokens).unwrap() == tokens.len() && matcher.is_accepting().unwrap_or(true)
+    matchers.iter_mut().any(|matcher| {
+        matcher.try_consume_tokens(&tokens).unwrap() == tokens.len() && matcher.is_accepting().unwrap_or(true)
+    })
 }
 
 fn weather() -> Value {
@@ -284,9 +288,29 @@ fn strict_tools_bind_calls_and_nothing_else() {
 }
 
 #[test]
+fn a_call_may_come_in_place_of_an_answer_that_has_a_form() {
+    let both = || json!({"tools": weather(), "response_format": {"type": "json_object"}});
+    let call = call(&[("city", "a")]);
+    for thinks in [false, true] {
+        assert!(takes(form(both(), thinks), &call));
+        assert!(takes(form(both(), thinks), "{\"a\": 1}"));
+        assert!(!takes(form(both(), thinks), "Hello"));
+    }
+    let lead = "Hm.\n</think>\n\n";
+    for (text, fits) in [(format!("{lead}{call}"), true), (format!("{lead}{{}}"), true), (format!("{lead}no"), false)] {
+        let mut rules = rules(true, None, Some(form(both(), true)));
+        assert_eq!(follow(&mut rules, &text) == tokens(&text).len() && may_end(&mut rules), fits, "{text}");
+    }
+    let none = json!({"tools": weather(), "tool_choice": "none", "response_format": {"type": "json_object"}});
+    assert!(!takes(form(none, false), &call));
+}
+
+#[test]
 fn masks_cover_the_vocabulary() {
-    let Form::Text(mut matcher) = form(json!({"response_format": {"type": "json_object"}}), false) else { panic!() };
-    let mask = Matcher::compute_mask(&mut matcher).unwrap();
+    let Form::Whole { mut alternatives, .. } = form(json!({"response_format": {"type": "json_object"}}), false) else {
+        panic!()
+    };
+    let mask = alternatives[0].compute_mask().unwrap();
     assert_eq!(mask.len(), bench().vocab);
     assert!(bench().prompter.stop_ids().iter().all(|&end| !mask.is_allowed(end)));
 }
