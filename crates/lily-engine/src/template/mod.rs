@@ -13,6 +13,8 @@
 
 mod builtins;
 mod clock;
+#[cfg(test)]
+mod fuzz;
 mod messages;
 mod python;
 #[cfg(test)]

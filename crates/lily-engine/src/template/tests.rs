@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-fn golden(name: &str) -> String {
+pub(super) fn golden(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/template").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn rows(name: &str) -> Vec<Value> {
+pub(super) fn rows(name: &str) -> Vec<Value> {
     golden(name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
