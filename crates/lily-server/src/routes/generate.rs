@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::guard::RequestId;
+use crate::model::ServedModel;
 use crate::prepare::prepare;
 use crate::reply::{json, refusal};
 use crate::routes::models;
@@ -49,18 +50,19 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     app.model_for_work()?;
     let body = body::read(&app.options.limits, headers, body).await?;
-    let request = parse(&app, api, &body)?;
-    let context = context(&app, &request)?;
-    let call_prefix = format!("call_{}_", context.id);
-    let (request, prepared) =
-        blocking(&app, request, move |model, request| prepare(model, request, call_prefix)).await?;
-    let turn = turn::start(&app, prepared?, request.logprobs.is_some(), request_id)?;
-    let encoder = encoder(&request, context);
+    let (request, context, prepared) = blocking(&app, move |app, model| {
+        let request = parse(app, api, &body)?;
+        let context = context(app, model, &request);
+        let prepared = prepare(model, &request, format!("call_{}_", context.id))?;
+        Ok((request, context, prepared))
+    })
+    .await?;
+    let turn = turn::start(&app, prepared, request.logprobs.is_some(), request_id)?;
+    let mut encoder = encoder(&request, context);
     if request.stream {
         return Ok(stream::response(turn, encoder, app.options.limits.heartbeat));
     }
     let (pieces, finish) = whole(turn).await?;
-    let mut encoder = encoder;
     let mut response = json(StatusCode::OK, &encoder.whole(&pieces, &finish));
     if let Ok(value) = HeaderValue::from_str(&cache_line(&finish)) {
         response.headers_mut().insert(CACHE, value);
@@ -76,7 +78,7 @@ pub(crate) fn parse(app: &App, api: Api, body: &[u8]) -> Result<Request, ApiErro
 }
 
 /// Clients that name no model mean the only one.
-pub(crate) fn check_model(app: &App, model: &str) -> Result<(), ApiError> {
+fn check_model(app: &App, model: &str) -> Result<(), ApiError> {
     if model.is_empty() || models::names(app).any(|name| name == model) {
         Ok(())
     } else {
@@ -84,29 +86,25 @@ pub(crate) fn check_model(app: &App, model: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Does work with the model that may take a while, away from the threads that serve connections.
+/// Does work with the model away from the threads that serve connections, as bodies may be long and grammars difficult.
 pub(crate) async fn blocking<T: Send + 'static>(
     app: &Arc<App>,
-    request: Request,
-    work: impl FnOnce(&crate::model::ServedModel, &Request) -> T + Send + 'static,
-) -> Result<(Request, T), ApiError> {
+    work: impl FnOnce(&App, &ServedModel) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let app = Arc::clone(app);
-    let done = tokio::task::spawn_blocking(move || {
-        let result = work(app.model()?, &request);
-        Ok((request, result))
-    });
+    let done = tokio::task::spawn_blocking(move || work(&app, app.model()?));
     done.await.unwrap_or_else(|_| Err(ApiError::new(ErrorKind::Internal, "The server broke down on this request.")))
 }
 
-fn context(app: &App, request: &Request) -> Result<Context, ApiError> {
-    let model = if request.model.is_empty() { &app.options.model_id } else { &request.model };
-    Ok(Context {
+fn context(app: &App, model: &ServedModel, request: &Request) -> Context {
+    let name = if request.model.is_empty() { &app.options.model_id } else { &request.model };
+    Context {
         id: app.ids.next(""),
         created: crate::app::unix_seconds(),
-        model: model.clone(),
-        fingerprint: app.model()?.fingerprint.clone(),
+        model: name.clone(),
+        fingerprint: model.fingerprint.clone(),
         reasoning_field: app.options.reasoning_field,
-    })
+    }
 }
 
 /// Everything of an answer.

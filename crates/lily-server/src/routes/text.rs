@@ -12,55 +12,56 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use lily_api::error::{Api, ApiError};
-use lily_api::request::{Input, Request};
+use lily_api::request::Input;
 use lily_engine::tokenizer::ControlTokens;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Tokens of a text (`content` or `prompt`) or of a chat's prompt (`messages` and what goes with them).
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    reply(tokens_of(&app, &headers, body).await)
+    reply(Api::Chat, with_body(&app, &headers, body, tokens_of).await)
 }
 
 /// Text of `tokens`.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    reply(text_of(&app, &headers, body).await)
+    reply(Api::Chat, with_body(&app, &headers, body, text_of).await)
 }
 
 /// The prompt of a chat, as text.
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    reply(prompt_of(&app, &headers, body).await)
+    reply(Api::Chat, with_body(&app, &headers, body, prompt_of).await)
 }
 
 /// How many tokens the prompt of a Messages request has.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    match count_of(&app, &headers, body).await {
-        Ok(count) => json(StatusCode::OK, &lily_api::messages::token_count(count)),
-        Err(error) => refusal(&error, Api::Messages),
-    }
+    reply(Api::Messages, with_body(&app, &headers, body, count_of).await)
 }
 
-async fn count_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<usize, ApiError> {
+/// What a route makes of a body.
+type Work = fn(&App, &ServedModel, &[u8]) -> Result<Value, ApiError>;
+
+async fn with_body(app: &Arc<App>, headers: &HeaderMap, body: Body, work: Work) -> Result<Value, ApiError> {
     app.model()?;
     let body = body::read(&app.options.limits, headers, body).await?;
-    let request = parse(app, Api::Messages, &body)?;
-    Ok(blocking(app, request, prepare::prompt).await?.1?.tokens.len())
+    blocking(app, move |app, model| work(app, model, &body)).await
 }
 
-fn reply(answer: Result<Value, ApiError>) -> Response {
+fn reply(api: Api, answer: Result<Value, ApiError>) -> Response {
     match answer {
         Ok(value) => json(StatusCode::OK, &value),
-        Err(error) => refusal(&error, Api::Chat),
+        Err(error) => refusal(&error, api),
     }
 }
 
-async fn tokens_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
-    let model = app.model()?;
-    let body = body::read(&app.options.limits, headers, body).await?;
-    let fields = fields(&body)?;
+fn count_of(app: &App, model: &ServedModel, body: &[u8]) -> Result<Value, ApiError> {
+    let request = parse(app, Api::Messages, body)?;
+    Ok(lily_api::messages::token_count(prepare::prompt(model, &request)?.tokens.len()))
+}
+
+fn tokens_of(app: &App, model: &ServedModel, body: &[u8]) -> Result<Value, ApiError> {
+    let fields = fields(body)?;
     let tokens = if fields.contains_key("messages") {
-        let request = parse(app, Api::Chat, &body)?;
-        blocking(app, request, prepare::prompt).await?.1?.tokens
+        prepare::prompt(model, &parse(app, Api::Chat, body)?)?.tokens
     } else {
         let text = ["content", "prompt"].iter().find_map(|name| fields.get(*name)?.as_str());
         let text = text.ok_or_else(|| ApiError::field("content", "`content` must be there: the text to tokenize."))?;
@@ -86,10 +87,8 @@ fn piece(model: &ServedModel, id: u32) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
 }
 
-async fn text_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
-    let model = app.model()?;
-    let body = body::read(&app.options.limits, headers, body).await?;
-    let fields = fields(&body)?;
+fn text_of(_: &App, model: &ServedModel, body: &[u8]) -> Result<Value, ApiError> {
+    let fields = fields(body)?;
     let vocab = model.vocab;
     let id = |value: &Value| value.as_u64().filter(|&id| id < vocab as u64).map(|id| id as u32);
     let tokens = fields.get("tokens").and_then(Value::as_array);
@@ -101,16 +100,13 @@ async fn text_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Valu
     Ok(json!({"content": text, "prompt": text}))
 }
 
-async fn prompt_of(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
-    app.model()?;
-    let body = body::read(&app.options.limits, headers, body).await?;
-    let request = parse(app, Api::Chat, &body)?;
-    let (_, text) = blocking(app, request, |model, request: &Request| match &request.input {
-        Input::Chat(chat) => prepare::chat_text(model, chat),
-        Input::Text { .. } => Err(ApiError::field("messages", "`messages` must be there.")),
-    })
-    .await?;
-    Ok(json!({"prompt": text?}))
+fn prompt_of(app: &App, model: &ServedModel, body: &[u8]) -> Result<Value, ApiError> {
+    let request = parse(app, Api::Chat, body)?;
+    let text = match &request.input {
+        Input::Chat(chat) => prepare::chat_text(model, chat)?,
+        Input::Text { .. } => return Err(ApiError::field("messages", "`messages` must be there.")),
+    };
+    Ok(json!({"prompt": text}))
 }
 
 fn fields(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
