@@ -44,6 +44,10 @@ fn object(tables: &[&[Field]], required: &[&str]) -> Value {
         let about = match field.handling {
             Handling::Read => field.about.to_owned(),
             Handling::Ignored => format!("Accepted and ignored: {}", field.about),
+            Handling::Only([]) => {
+                property["type"] = json!("null");
+                format!("Not supported: {}", field.about)
+            }
             Handling::Only(values) => {
                 let values: Vec<Value> = values.iter().map(|v| serde_json::from_str(v).unwrap_or_default()).collect();
                 property["enum"] = Value::Array(values);

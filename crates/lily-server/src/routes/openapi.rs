@@ -3,6 +3,7 @@
 use crate::reply::json as reply;
 use axum::http::StatusCode;
 use axum::response::Response;
+use lily_api::Api;
 use serde_json::{Map, Value, json};
 
 /// A route: path (those without a dot or a bare word are there without `/v1` too), method, what it does, how it may fail.
@@ -47,6 +48,15 @@ const API: [Operation; 10] = [
     row("post", "/apply-template", "The prompt of a chat, as text", Some(&["messages"]), JSON, TEXT_ERRORS),
 ];
 
+/// Bodies that the parsers describe: the route, the name of the schema, and whose it is.
+const BODIES: [(&str, &str, Api); 5] = [
+    ("/chat/completions", "ChatCompletion", Api::Chat),
+    ("/completions", "Completion", Api::Completions),
+    ("/responses", "Response", Api::Responses),
+    ("/messages", "Message", Api::Messages),
+    ("/messages/count_tokens", "Message", Api::Messages),
+];
+
 /// Routes about the server itself.
 const SERVER: [Operation; 5] = [
     row("get", "/", "The chat page", None, "text/html", &[403]),
@@ -70,6 +80,8 @@ fn openapi() -> Value {
         paths.insert(format!("/v1{}", operation.path), described(&operation));
         paths.insert(operation.path.into(), described(&operation));
     }
+    let schemas: Map<String, Value> =
+        BODIES.iter().map(|(_, name, api)| ((*name).to_owned(), lily_api::schema(*api))).collect();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -85,6 +97,7 @@ fn openapi() -> Value {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
+            "schemas": schemas,
             "responses": {"error": {
                 "description": "In the shape of the API that was spoken to",
                 "content": {JSON: {"schema": {"type": "object", "required": ["error"]}}},
@@ -107,7 +120,11 @@ fn described(operation: &Operation) -> Value {
     }
     let mut value = json!({"summary": operation.summary, "responses": responses});
     if let Some(required) = operation.required {
-        let schema = json!({"type": "object", "required": required});
+        let named = BODIES.iter().find(|(path, ..)| *path == operation.path);
+        let schema = match named {
+            Some((_, name, _)) => json!({"$ref": format!("#/components/schemas/{name}")}),
+            None => json!({"type": "object", "required": required}),
+        };
         value["requestBody"] = json!({"required": true, "content": {JSON: {"schema": schema}}});
     }
     if operation.path.contains('{') {
