@@ -77,6 +77,8 @@ fn messages_speak_as_anthropic_does() {
     );
     let text: String = events.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
     assert_eq!(text, ANSWER);
+    // The length of the prompt is known before anything is computed, and clients show it from the start.
+    assert!(events[0].1["message"]["usage"]["input_tokens"].as_u64() > Some(5), "{:?}", events[0]);
     let stopped = ask(&server, "/v1/messages", &with(messages(), json!({"stop_sequences": [" of"]})));
     assert_eq!((&stopped["stop_reason"], &stopped["stop_sequence"]), (&json!("stop_sequence"), &json!(" of")));
     let cut = ask(&server, "/v1/messages", &with(messages(), json!({"max_tokens": 2})));

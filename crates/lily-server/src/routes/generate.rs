@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use lily_api::encode::{Context, encoder};
 use lily_api::error::{Api, ApiError, ErrorKind};
-use lily_api::finish::Finish;
+use lily_api::finish::{Finish, Usage};
 use lily_api::request::Request;
 use std::sync::Arc;
 
@@ -57,9 +57,11 @@ async fn answer(
         Ok((request, context, prepared))
     })
     .await?;
+    let prompt = Usage { prompt_tokens: prepared.job.request.prompt.len(), ..Usage::default() };
     let turn = turn::start(&app, prepared, request.logprobs.is_some(), request_id)?;
     let mut encoder = encoder(&request, context);
     if request.stream {
+        encoder.prompt(&prompt);
         return Ok(stream::response(turn, encoder, app.options.limits.heartbeat));
     }
     let (pieces, finish) = whole(turn).await?;
