@@ -94,7 +94,7 @@ impl Reader {
             JobEvent::Token { token, top } => {
                 self.time_token();
                 self.read(token, &top);
-                if self.parser.stopped().is_some() {
+                if self.parser.ended() {
                     return ControlFlow::Break(Halt::StopString);
                 }
             }
@@ -141,9 +141,14 @@ impl Reader {
         let mut pieces = Vec::new();
         self.parser.finish(&mut pieces);
         self.send(pieces);
-        if let (Ok(Summary { finish_reason: Reason::Stop, .. }), Some(memory), Ok(model)) =
-            (&end, self.memory.take(), self.app.model())
-        {
+        let whole = match &end {
+            Ok(Summary { finish_reason: Reason::Stop, .. }) => true,
+            Ok(Summary { finish_reason: Reason::StopString, .. }) => {
+                self.parser.stopped().is_none() && !self.parser.overran()
+            }
+            _ => false,
+        };
+        if let (true, Some(memory), Ok(model)) = (whole, self.memory.take(), self.app.model()) {
             memory.keep(model, &self.parser);
         }
         self.count(&end);
@@ -160,7 +165,11 @@ impl Reader {
     fn finish(&self, summary: &Summary) -> Finish {
         let reason = match summary.finish_reason {
             Reason::Stop => FinishReason::Stop,
-            Reason::StopString => FinishReason::StopString(self.parser.stopped().unwrap_or_default().to_owned()),
+            // Or a call ended it, where the client takes one at a time.
+            Reason::StopString => match self.parser.stopped() {
+                Some(text) => FinishReason::StopString(text.to_owned()),
+                None => FinishReason::Stop,
+            },
             Reason::Length => FinishReason::Length,
             Reason::ContextFull => FinishReason::ContextFull,
             Reason::Cancelled => FinishReason::Cancelled,

@@ -13,7 +13,7 @@
 //! Where the request has functions, `<tool_call>` with a function's tag behind it begins a call; alone it is text. Arguments
 //! are typed by the function's schema and always join to one JSON object. What the model gets wrong is forgiven: closers that
 //! are missing or too many, the opener forgotten, JSON instead of tags. White space between answer and call is left out, and so is a
-//! call that ends before it has a name.
+//! call that ends before it has a name. Where the client takes one call at a time, the answer ends with the first.
 //!
 //! # Stop strings
 //! They are looked for in the answer's text only: in reasoning or arguments, a blank line or a word would end most answers
@@ -160,6 +160,10 @@ pub struct OutputParser {
     stops: Vec<String>,
     /// Whether markup of tool calls means anything.
     takes_calls: bool,
+    /// Whether the answer ends with its first call.
+    one_call: bool,
+    /// Whether text came after the end.
+    overran: bool,
     /// Functions that may be called, and the schemas of their arguments.
     functions: Vec<(String, Value)>,
     call_prefix: String,
@@ -199,6 +203,8 @@ impl OutputParser {
             held: String::new(),
             stops: options.stop.to_vec(),
             takes_calls,
+            one_call: options.conversation.is_some_and(|conversation| !conversation.parallel_tool_calls),
+            overran: false,
             functions,
             call_prefix: options.call_prefix,
             calls: 0,
@@ -248,6 +254,17 @@ impl OutputParser {
     /// The stop string that ended the answer, if one has.
     pub fn stopped(&self) -> Option<&str> {
         self.stage.stopped().map(|index| self.stops[index].as_str())
+    }
+
+    /// True once nothing more will come of the text: after a stop string, and after a call where one is all that the client
+    /// takes. Generating more is in vain.
+    pub fn ended(&self) -> bool {
+        matches!(self.phase, Phase::Stopped)
+    }
+
+    /// True if text came after the end, so that what the model wrote is more than the answer.
+    pub fn overran(&self) -> bool {
+        self.overran
     }
 
     /// True while the text is inside the reasoning block.

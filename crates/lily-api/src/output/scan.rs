@@ -19,7 +19,7 @@ pub(super) enum Phase {
     ContentStart,
     Content,
     Call(Box<Call>),
-    /// A stop string ended the answer.
+    /// A stop string ended the answer, or a call did.
     Stopped,
 }
 
@@ -46,7 +46,10 @@ impl OutputParser {
             Phase::Reasoning => self.reason(text, ended, out),
             Phase::ContentStart => self.content_start(text, ended),
             Phase::Content => self.content(text, ended, out),
-            Phase::Stopped | Phase::Call(_) => (!text.is_empty()).then_some(text.len()),
+            Phase::Stopped | Phase::Call(_) => {
+                self.overran |= !text.is_empty();
+                (!text.is_empty()).then_some(text.len())
+            }
         }
     }
 
@@ -262,7 +265,7 @@ impl OutputParser {
         if over {
             self.calls += 1;
             self.after_call = true;
-            self.phase = Phase::ContentStart;
+            self.phase = if self.one_call { Phase::Stopped } else { Phase::ContentStart };
         }
         Some(length)
     }

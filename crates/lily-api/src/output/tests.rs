@@ -21,7 +21,7 @@ pub(crate) fn conversation() -> Conversation {
         "note": {"type": ["string", "null"]}, "mode": {"enum": ["fast", "slow"]},
     }});
     let tools = vec![tool("edit", edit), tool("now", json!({"type": "object", "properties": {}}))];
-    Conversation { tools, ..Conversation::default() }
+    Conversation { tools, parallel_tool_calls: true, ..Conversation::default() }
 }
 
 pub(crate) fn parser(start: Start, stops: &[&str], tools: bool) -> OutputParser {
@@ -151,6 +151,29 @@ fn several_calls_in_one_piece() {
     // Two functions in one call.
     let both = CALL.replace("</tool_call>", "<function=now>\n</function>\n</tool_call>");
     answering(&both, &calls);
+}
+
+#[test]
+fn one_call_at_a_time_ends_the_answer() {
+    let conversation = Conversation { parallel_tool_calls: false, ..conversation() };
+    let options = OutputOptions {
+        start: Some(Start::Content),
+        stop: &[],
+        conversation: Some(&conversation),
+        call_prefix: "c".into(),
+    };
+    let parser = OutputParser::new(options).unwrap();
+    let call = [said("Ok."), edit(json!({"path": "a.rs", "count": 3}))];
+    check(&parser, &format!("Ok.\n{CALL}\n{CALL}"), &call);
+    check(&parser, &format!("Ok.\n{CALL}\n\nDone."), &call);
+    check(&parser, &format!("Ok.\n{}<tool_call>\n<function=now>", CALL.replace("\n</tool_call>", "")), &call);
+    let mut parser = parser;
+    parser.push(format!("Ok.\n{}", CALL.strip_suffix('>').unwrap()).as_bytes(), None, &mut Vec::new());
+    assert!(!parser.ended());
+    parser.push(b">", None, &mut Vec::new());
+    assert!(parser.ended() && parser.stopped().is_none() && !parser.overran());
+    parser.push(b"\n", None, &mut Vec::new());
+    assert!(parser.overran());
 }
 
 #[test]
