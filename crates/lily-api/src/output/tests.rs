@@ -478,6 +478,15 @@ pub(crate) fn laws(text: &[u8], cuts: &[usize], inside: bool, tools: bool) {
     let whole = parse(&parser, &[text]);
     assert_eq!(parse(&parser, &cut(text, cuts)), whole, "cut at {cuts:?}");
     assert_eq!(parse(&parser, &text.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
+    if tools {
+        let mut one = parser.clone();
+        one.one_call = true;
+        let first = parse(&one, &[text]);
+        assert_eq!(parse(&one, &cut(text, cuts)), first, "one call, cut at {cuts:?}");
+        let call = |block: &Block| matches!(block, Block::ToolCall { .. });
+        let end = whole.iter().position(call).map_or(whole.len(), |at| at + 1);
+        assert_eq!(first, whole[..end], "one call");
+    }
     for block in &whole {
         match block {
             Block::ToolCall { name, arguments, .. } => {
