@@ -5,18 +5,20 @@
 
 mod ahead;
 mod batch;
+mod reuse;
 mod routing;
 
 pub use ahead::{Ahead, AheadError};
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
 use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program, State};
-use crate::cache::{CacheOptions, Reuse};
+use crate::cache::{CacheError, CacheOptions, PrefixCache};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
-use crate::memory::MemoryPlan;
+use crate::memory::{Asked, MemoryPlan};
 use crate::model::{DecodeClass, Mechanism, Mechanisms, Model};
-use crate::session::Session;
+use crate::session::{Session, state_layout};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
@@ -124,6 +126,9 @@ pub enum EngineError {
         /// The mechanism.
         mechanism: Mechanism,
     },
+    /// The cache directory cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// An empty sequence has no logits.
     #[error("the prompt has no tokens; give at least one")]
     Empty,
@@ -147,6 +152,7 @@ pub struct Engine {
     memory: MemoryPlan,
     backend: Box<dyn Backend>,
     programs: HashMap<ProgramKey, Program>,
+    cache: PrefixCache,
 }
 
 /// Programs that are kept: those of steps that come again and again.
@@ -205,15 +211,21 @@ impl Engine {
             options.context_tokens,
             options.sessions,
         );
-        let memory = MemoryPlan::new(&checkpoint, &model);
-        if let Some(most) = device.memory()
+        let most = device.memory();
+        let asked = Asked { sessions: options.sessions, cache_bytes: options.cache.bytes };
+        let memory = MemoryPlan::new(&checkpoint, &model, asked, most.map(|most| most.bytes));
+        if let Some(most) = most
             && memory.total_bytes() > most.bytes
         {
             return Err(EngineError::Memory { plan: memory, available_bytes: most.bytes, limit: most.limit });
         }
         let checkpoint = Arc::new(checkpoint);
         let backend = device.load(Arc::clone(&checkpoint), &model.table)?;
-        Ok(Self { checkpoint, model, memory, backend, programs: HashMap::new() })
+        let cache = PrefixCache::open(&options.cache, memory.cache_bytes, state_layout(&model), || {
+            let numerics = format!("lily {} {}", env!("CARGO_PKG_VERSION"), backend.numerics());
+            Sha256::new().chain_update(checkpoint.fingerprint()).chain_update(numerics).finalize().into()
+        })?;
+        Ok(Self { checkpoint, model, memory, backend, programs: HashMap::new(), cache })
     }
 
     /// The checkpoint it was loaded from.
@@ -258,7 +270,7 @@ impl Engine {
     /// If there is no memory for its state.
     pub fn fork(&self, session: &Session) -> Result<Session, EngineError> {
         let mut fork = self.new_session()?;
-        fork.copy_from(session, &self.model);
+        fork.copy_from(session, &self.model, self.cache.layout());
         Ok(fork)
     }
 
@@ -284,7 +296,7 @@ impl Engine {
                 cancelled = true;
                 break;
             }
-            self.prefill(session, tokens, boundaries)?;
+            self.prefill(session, tokens, boundaries, usize::MAX)?;
         }
         if !cancelled {
             let _ = progress(tokens.len(), tokens.len()); // done: too late to stop
@@ -292,34 +304,28 @@ impl Engine {
         Ok(Advance { reused_tokens, computed_tokens: session.tokens().len() - reused_tokens, cancelled })
     }
 
-    /// Makes `session` hold a prefix of `tokens`: all that it holds where `tokens` only extends it, otherwise up to the
-    /// newest snapshot inside the prefix. At least the last of `tokens` is left to compute, unless its logits are there.
-    ///
-    /// # Errors
-    /// If the tokens do not fit the context or the vocabulary; the session is then unchanged.
-    pub fn begin(&mut self, session: &mut Session, tokens: &[u32]) -> Result<Reuse, EngineError> {
-        self.check(tokens)?;
-        let session_tokens = session.rewind_to_prefix_of(tokens, &self.model);
-        Ok(Reuse { session_tokens, ..Reuse::default() })
-    }
-
-    /// Extends `session`, which holds a proper prefix of `tokens`, by one chunk of them; the chunk that ends them leaves
-    /// the last one's logits. A chunk ends at every position of `boundaries` (token counts, ascending), and a snapshot is
-    /// taken there.
+    /// Extends `session`, which holds a proper prefix of `tokens`, by one chunk of at most `most_tokens` of them (and at most
+    /// the engine's chunk); the chunk that ends them leaves the last one's logits. Chunks end at the positions of `boundaries` (token counts, ascending), where the state is kept
+    /// in the prefix cache; so it is before the last token, where no boundary is near it, and at coarse strides.
     ///
     /// # Errors
     /// If the device fails; the session is then empty.
     ///
     /// # Panics
     /// If the session holds something else: a broken invariant of the caller.
-    pub fn prefill(&mut self, session: &mut Session, tokens: &[u32], boundaries: &[usize]) -> Result<(), EngineError> {
+    pub fn prefill(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        boundaries: &[usize],
+        most_tokens: usize,
+    ) -> Result<(), EngineError> {
         let done = session.tokens().len();
         assert!(done < tokens.len() && tokens.starts_with(session.tokens()), "a session with a prefix of the tokens");
-        let boundary = boundaries.iter().copied().find(|&b| b > done).unwrap_or(usize::MAX);
-        let end = tokens.len().min(done + self.model.chunk_tokens).min(boundary);
+        let (end, snapshot) = self.chunk_end(session, tokens, boundaries, most_tokens);
         self.step(session, &tokens[done..end], StepKind::Prompt { logits: end == tokens.len() }, || ())?;
-        if end == boundary && end < tokens.len() {
-            session.take_snapshot(&self.model);
+        if snapshot {
+            self.take_snapshot(session);
         }
         Ok(())
     }

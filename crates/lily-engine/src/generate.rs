@@ -172,9 +172,28 @@ pub fn generate(
     on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
 ) -> Result<Summary, GenerateError> {
     let mut generation = Generation::new(engine, request.clone(), None)?;
+    let result = run(engine, session, &mut generation, on_event);
+    leave(engine, session, result.as_ref().err());
+    result
+}
+
+/// Ends a session's generation: its state is remembered, or discarded where broken logits say that it cannot be trusted.
+pub(crate) fn leave(engine: &mut Engine, session: &mut Session, error: Option<&GenerateError>) {
+    match error {
+        Some(GenerateError::Sample { .. }) => engine.discard(session),
+        _ => engine.remember(session),
+    }
+}
+
+fn run(
+    engine: &mut Engine,
+    session: &mut Session,
+    generation: &mut Generation,
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Halt>,
+) -> Result<Summary, GenerateError> {
     let prefill_start = Instant::now();
     generation.begin(engine, session)?;
-    let total_tokens = request.prompt.len();
+    let total_tokens = generation.request().prompt.len();
     loop {
         let done_tokens = session.tokens().len().min(total_tokens);
         if let ControlFlow::Break(halt) = on_event(Event::Prefill { done_tokens, total_tokens }) {
@@ -183,7 +202,7 @@ pub fn generate(
         if generation.finish_reason().is_some() || !generation.prefilling(session) {
             break;
         }
-        generation.prefill(engine, session)?;
+        generation.prefill(engine, session, usize::MAX)?;
     }
     let decode_start = Instant::now();
     if generation.can_run_ahead(engine) {

@@ -6,6 +6,15 @@ use crate::plan::Home;
 use serde::Serialize;
 use std::fmt;
 
+/// What is wished for beside the model and one session; less is planned where memory does not allow it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Sessions that live at once.
+    pub sessions: usize,
+    /// Bytes for remembered prefixes.
+    pub cache_bytes: usize,
+}
+
 /// Bytes needed, by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
@@ -13,40 +22,57 @@ pub struct MemoryPlan {
     pub context_tokens: usize,
     /// Mapped weights; pages that the system can drop and read again.
     pub weight_bytes: usize,
+    /// Sessions that live at once.
+    pub sessions: usize,
     /// KV cache of one session at the longest context.
     pub kv_bytes: usize,
     /// Recurrent and convolution state of one session.
     pub recurrent_bytes: usize,
+    /// Most that remembered prefixes take.
+    pub cache_bytes: usize,
     /// Activations and constants of the device.
     pub scratch_bytes: usize,
 }
 
 impl MemoryPlan {
-    /// The plan of a model with one session.
-    pub fn new(checkpoint: &Checkpoint, model: &Model) -> Self {
+    /// The plan of a model in `available_bytes` (`None`: unknown). The model and one session are planned whatever there is;
+    /// what is left goes to remembered prefixes first and then to further sessions, up to what is asked.
+    pub fn new(checkpoint: &Checkpoint, model: &Model, asked: Asked, available_bytes: Option<usize>) -> Self {
         let kv_bytes = model.shape.kv_bytes_per_token() * model.context_tokens;
         let state_bytes = model.table.bytes(|h| matches!(h, Home::State));
-        Self {
+        let mut plan = Self {
             context_tokens: model.context_tokens,
             weight_bytes: checkpoint.weight_bytes(),
+            sessions: 1,
             kv_bytes,
             recurrent_bytes: state_bytes - kv_bytes,
+            cache_bytes: 0,
             scratch_bytes: model.table.bytes(|h| matches!(h, Home::Scratch | Home::Vector(_))),
-        }
+        };
+        let left_bytes = |plan: &Self| available_bytes.map_or(usize::MAX, |all| all.saturating_sub(plan.total_bytes()));
+        plan.cache_bytes = asked.cache_bytes.min(left_bytes(&plan));
+        plan.sessions = 1 + (left_bytes(&plan) / state_bytes.max(1)).min(asked.sessions.saturating_sub(1));
+        plan
     }
 
     /// All of it.
     pub fn total_bytes(&self) -> usize {
-        self.weight_bytes + self.kv_bytes + self.recurrent_bytes + self.scratch_bytes
+        let session_bytes = self.kv_bytes + self.recurrent_bytes;
+        self.weight_bytes + self.sessions * session_bytes + self.cache_bytes + self.scratch_bytes
     }
 }
 
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gb = |bytes: usize| bytes as f64 / 1e9;
+        let sessions = match self.sessions {
+            1 => String::new(),
+            n => format!(", {n} times"),
+        };
         writeln!(f, "weights          {:>9.3} GB", gb(self.weight_bytes))?;
-        writeln!(f, "KV cache         {:>9.3} GB at {} tokens", gb(self.kv_bytes), self.context_tokens)?;
-        writeln!(f, "recurrent state  {:>9.3} GB", gb(self.recurrent_bytes))?;
+        writeln!(f, "KV cache         {:>9.3} GB at {} tokens{sessions}", gb(self.kv_bytes), self.context_tokens)?;
+        writeln!(f, "recurrent state  {:>9.3} GB{sessions}", gb(self.recurrent_bytes))?;
+        writeln!(f, "prefix cache     {:>9.3} GB at most", gb(self.cache_bytes))?;
         writeln!(f, "scratch          {:>9.3} GB", gb(self.scratch_bytes))?;
         write!(f, "total            {:>9.3} GB", gb(self.total_bytes()))
     }

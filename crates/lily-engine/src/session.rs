@@ -1,22 +1,14 @@
 //! A session: one mutable token timeline with its state.
 //!
-//! KV rows of a prefix stay valid for as long as the tokens of the prefix do, but recurrent state cannot be trimmed;
-//! so a session keeps *snapshots* of it at chosen positions, and going back means restoring the newest one at or before
-//! the common prefix. Running plans is the engine's work.
+//! KV rows of a prefix stay valid for as long as the tokens of the prefix do, but recurrent state cannot be trimmed: going
+//! back means restoring it. What is worth keeping for that, and for other sessions, is the prefix cache's to decide;
+//! running plans is the engine's work.
 
 use crate::backend::State;
+use crate::cache::{Rows, RowsAt, Snapshot, StateLayout};
 use crate::model::{MixerBuffers, Model};
 use crate::plan::Slot;
-
-/// Most snapshots a session keeps; the oldest goes first.
-const SNAPSHOTS_MAX: usize = 8;
-
-/// Recurrent and convolution state at one position.
-struct Snapshot {
-    position: usize,
-    window: u32,
-    bytes: Vec<u8>,
-}
+use std::ops::Range;
 
 /// One token timeline.
 pub struct Session {
@@ -26,13 +18,14 @@ pub struct Session {
     tokens: Vec<u32>,
     logits: Vec<f32>,
     logits_valid: bool,
-    snapshots: Vec<Snapshot>,
+    /// Tokens up to the last snapshot that was taken or restored.
+    pub(crate) remembered_tokens: usize,
 }
 
 impl Session {
     pub(crate) fn new(state: Box<dyn State>, vocab: usize) -> Self {
         let logits = vec![0.0; vocab];
-        Self { state, window: 0, tokens: Vec::new(), logits, logits_valid: false, snapshots: Vec::new() }
+        Self { state, window: 0, tokens: Vec::new(), logits, logits_valid: false, remembered_tokens: 0 }
     }
 
     /// The tokens whose state it holds.
@@ -56,78 +49,87 @@ impl Session {
         self.logits_valid = false;
     }
 
-    /// Goes back until the session holds a prefix of `tokens`, and returns its length.
-    ///
-    /// The last token of `tokens` is computed again unless its logits are still there.
-    pub(crate) fn rewind_to_prefix_of(&mut self, tokens: &[u32], model: &Model) -> usize {
-        let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        let here = self.tokens.len();
-        if common == here && (here < tokens.len() || self.logits_valid) {
-            return here;
-        }
-        let usable = common.min(tokens.len() - 1);
-        self.snapshots.retain(|s| s.position <= usable);
-        match self.snapshots.last() {
-            Some(snapshot) => {
-                self.tokens.truncate(snapshot.position);
-                self.window = snapshot.window;
-                let mut at = 0;
-                for slot in recurrent_slots(model) {
-                    self.state.write(slot, &snapshot.bytes[at..][..slot.bytes]);
-                    at += slot.bytes;
-                }
-            }
-            None => self.clear(model),
-        }
-        self.logits_valid = false;
-        self.tokens.len()
+    /// Tokens that it shares with `tokens`.
+    pub(crate) fn common_tokens(&self, tokens: &[u32]) -> usize {
+        self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
     /// Becomes empty.
     pub(crate) fn clear(&mut self, model: &Model) {
         self.tokens.clear();
-        self.snapshots.clear();
         self.window = 0;
         self.logits_valid = false;
+        self.remembered_tokens = 0;
         recurrent_slots(model).for_each(|slot| self.state.write(slot, &vec![0; slot.bytes]));
     }
 
-    /// Remembers the recurrent state at the current position.
-    pub(crate) fn take_snapshot(&mut self, model: &Model) {
-        let position = self.tokens.len();
-        if self.snapshots.last().is_some_and(|s| s.position >= position) {
-            return;
-        }
+    /// The recurrent state at the current position.
+    pub(crate) fn snapshot(&self, model: &Model) -> Snapshot {
         let mut bytes = Vec::new();
         for slot in recurrent_slots(model) {
             let at = bytes.len();
             bytes.resize(at + slot.bytes, 0);
             self.state.read(slot, &mut bytes[at..]);
         }
-        if self.snapshots.len() == SNAPSHOTS_MAX {
-            self.snapshots.remove(0);
+        Snapshot { window: self.window, bytes }
+    }
+
+    /// The KV rows of a range of its tokens.
+    pub(crate) fn rows(&self, model: &Model, tokens: Range<usize>) -> Rows {
+        let read = |(slot, row_bytes): (Slot, usize)| {
+            let slot = slot.part(tokens.start * row_bytes, tokens.len() * row_bytes);
+            let mut bytes = vec![0; slot.bytes];
+            self.state.read(slot, &mut bytes);
+            bytes
+        };
+        Rows { buffers: row_slots(model).map(read).collect() }
+    }
+
+    /// Becomes `tokens`, whose recurrent state is `snapshot`. The KV rows of a common prefix stay; `rows` are all others.
+    pub(crate) fn restore(
+        &mut self,
+        model: &Model,
+        layout: &StateLayout,
+        tokens: &[u32],
+        snapshot: &Snapshot,
+        rows: &[RowsAt],
+    ) {
+        let common = self.common_tokens(tokens);
+        let given: usize = rows.iter().map(|rows| rows.tokens.len()).sum();
+        assert!(common + given >= tokens.len(), "rows of {given} tokens after {common} for {} tokens", tokens.len());
+        for rows in rows {
+            for ((slot, row_bytes), bytes) in row_slots(model).zip(rows.parts(layout)) {
+                self.state.write(slot.part(rows.tokens.start * row_bytes, bytes.len()), bytes);
+            }
         }
-        self.snapshots.push(Snapshot { position, window: self.window, bytes });
+        let mut at = 0;
+        for slot in recurrent_slots(model) {
+            self.state.write(slot, &snapshot.bytes[at..][..slot.bytes]);
+            at += slot.bytes;
+        }
+        self.window = snapshot.window;
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+        self.logits_valid = false;
+        self.remembered_tokens = tokens.len();
     }
 
-    /// Positions of the snapshots, ascending.
-    pub fn snapshot_positions(&self) -> Vec<usize> {
-        self.snapshots.iter().map(|s| s.position).collect()
-    }
-
-    /// Becomes a copy of `other`, without its snapshots.
-    pub(crate) fn copy_from(&mut self, other: &Session, model: &Model) {
-        self.tokens.clone_from(&other.tokens);
-        self.window = other.window;
+    /// Becomes a copy of `other`.
+    pub(crate) fn copy_from(&mut self, other: &Session, model: &Model, layout: &StateLayout) {
+        let count = other.tokens.len();
+        let rows = RowsAt { start: 0, rows: other.rows(model, 0..count).into(), tokens: 0..count };
+        self.restore(model, layout, &other.tokens, &other.snapshot(model), &[rows]);
         self.logits.clone_from(&other.logits);
         self.logits_valid = other.logits_valid;
-        self.snapshots.clear();
-        let mut bytes = Vec::new();
-        for slot in recurrent_slots(model).chain(cache_slots(model, self.tokens.len())) {
-            bytes.resize(slot.bytes, 0);
-            other.state.read(slot, &mut bytes);
-            self.state.write(slot, &bytes);
-        }
+        self.remembered_tokens = other.remembered_tokens;
+    }
+}
+
+/// Sizes of the state of a model's sessions.
+pub(crate) fn state_layout(model: &Model) -> StateLayout {
+    StateLayout {
+        snapshot_bytes: recurrent_slots(model).map(|slot| slot.bytes).sum(),
+        row_bytes: row_slots(model).map(|(_, row_bytes)| row_bytes).collect(),
     }
 }
 
@@ -139,13 +141,11 @@ fn recurrent_slots(model: &Model) -> impl Iterator<Item = Slot> {
     })
 }
 
-/// Cache rows of the first `tokens` tokens.
-fn cache_slots(model: &Model, tokens: usize) -> impl Iterator<Item = Slot> {
+/// Buffers of KV rows, with the bytes of one token in each.
+fn row_slots(model: &Model) -> impl Iterator<Item = (Slot, usize)> {
     let row_bytes = 2 * model.shape.attention.kv_heads * model.shape.attention.head_dim;
     model.layers.iter().flat_map(move |layer| match &layer.mixer {
         MixerBuffers::Delta { .. } => vec![],
-        MixerBuffers::Attention { keys, values, .. } => {
-            vec![keys.first(tokens * row_bytes), values.first(tokens * row_bytes)]
-        }
+        MixerBuffers::Attention { keys, values, .. } => vec![(*keys, row_bytes), (*values, row_bytes)],
     })
 }

@@ -2,6 +2,7 @@
 
 use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
 use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, State};
+use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineError, EngineOptions};
 use lily_engine::model::Traits;
@@ -86,7 +87,9 @@ fn engine(traits: Traits, memory: Option<DeviceMemory>) -> (Arc<Mutex<Log>>, Res
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}"));
     let log = Arc::new(Mutex::new(Log::default()));
     let device = Watched { log: Arc::clone(&log), traits, memory };
-    let options = EngineOptions { context_tokens: 64, chunk_tokens: 4, ..EngineOptions::for_this_machine() };
+    // Without a prefix cache, so that the same prompt runs the same plans again.
+    let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
+    let options = EngineOptions { context_tokens: 64, chunk_tokens: 4, cache, ..EngineOptions::for_this_machine() };
     (log, Engine::on(Box::new(device), checkpoint, &options))
 }
 

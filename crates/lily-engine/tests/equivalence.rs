@@ -1,6 +1,7 @@
 //! One session, many ways: whatever the chunks, the reuse and the order of branches, the logits are the same bits.
 
 use lily_engine::backend::cpu::{CpuMode, isa::Isa};
+use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Advance, Engine, EngineOptions};
 use lily_engine::session::Session;
@@ -9,10 +10,15 @@ use std::path::PathBuf;
 
 const CHECKPOINTS: [&str; 3] = ["hf/family_heads", "mlx/base-q4g64", "mlx/experts-q8g32"];
 
+/// An engine that remembers nothing but what its sessions hold.
 fn engine(name: &str, chunk_tokens: usize, cpu: CpuMode) -> Engine {
+    engine_with(name, chunk_tokens, cpu, CacheOptions { bytes: 0, ..CacheOptions::default() })
+}
+
+fn engine_with(name: &str, chunk_tokens: usize, cpu: CpuMode, cache: CacheOptions) -> Engine {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints").join(name);
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}"));
-    let options = EngineOptions { context_tokens: 640, chunk_tokens, cpu, ..EngineOptions::for_this_machine() };
+    let options = EngineOptions { context_tokens: 640, chunk_tokens, cpu, cache, ..EngineOptions::for_this_machine() };
     Engine::new(checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -91,12 +97,13 @@ fn threads_do_not_matter() {
 #[test]
 fn reuse_is_exact_and_reported() {
     for cpu in fast().chain([CpuMode::Reference]) {
-        let mut engine = engine("mlx/base-q4g64", 16, cpu);
+        let mut cold_engine = engine("mlx/base-q4g64", 16, cpu);
+        let mut engine = engine_with("mlx/base-q4g64", 16, cpu, CacheOptions::default());
         let (first, other) = (tokens(&engine, 4, 40), tokens(&engine, 5, 40));
         let mut session = engine.new_session().unwrap();
         let cold_run = advance(&mut engine, &mut session, &first, &[10, 25]);
         assert_eq!((cold_run.reused_tokens, cold_run.computed_tokens), (0, 40));
-        assert_eq!(session.snapshot_positions(), [10, 25]);
+        assert_eq!(engine.cache_status().entries, 2);
         let want = bits(&session);
 
         // The same again: nothing to compute.
@@ -106,22 +113,31 @@ fn reuse_is_exact_and_reported() {
         // Extended: everything reused.
         let longer = [&first[..], &other[..5]].concat();
         assert_eq!(advance(&mut engine, &mut session, &longer, &[]).reused_tokens, 40);
-        let want_longer = cold(&mut engine, &longer);
+        let want_longer = cold(&mut cold_engine, &longer);
         assert!(bits(&session) == want_longer);
 
         // Branched at 30: back to the snapshot at 25.
         let branch = [&first[..30], &other[..15]].concat();
         assert_eq!(advance(&mut engine, &mut session, &branch, &[]).reused_tokens, 25);
-        let want_branch = cold(&mut engine, &branch);
+        let want_branch = cold(&mut cold_engine, &branch);
         assert!(bits(&session) == want_branch, "{cpu:?}: a branch differs from a cold run");
+
+        // Another session finds what this one left.
+        let mut second = engine.new_session().unwrap();
+        assert_eq!(advance(&mut engine, &mut second, &first, &[]).reused_tokens, 25);
+        assert!(bits(&second) == want);
 
         // Shortened to 12: back to the snapshot at 10. Then nothing in common.
         assert_eq!(advance(&mut engine, &mut session, &first[..12], &[]).reused_tokens, 10);
-        let want_short = cold(&mut engine, &first[..12]);
+        let want_short = cold(&mut cold_engine, &first[..12]);
         assert!(bits(&session) == want_short);
         assert_eq!(advance(&mut engine, &mut session, &other, &[]).reused_tokens, 0);
-        let want_other = cold(&mut engine, &other);
+        let want_other = cold(&mut cold_engine, &other);
         assert!(bits(&session) == want_other);
+
+        // Without boundaries, all but the last token is there for whoever sends it again.
+        assert_eq!(advance(&mut engine, &mut second, &other, &[]).reused_tokens, 39);
+        assert!(bits(&second) == want_other);
     }
 }
 

@@ -246,6 +246,11 @@ pub trait Backend: Send {
     /// What it is, for people: device and instruction set.
     fn describe(&self) -> String;
 
+    /// What decides the bits of a state: one that was saved under the same name may be restored.
+    fn numerics(&self) -> String {
+        self.describe()
+    }
+
     /// State buffers of a new session, all zero.
     ///
     /// # Errors

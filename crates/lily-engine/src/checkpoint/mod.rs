@@ -8,6 +8,7 @@ pub mod affine;
 mod bind;
 mod config;
 pub mod error;
+mod fingerprint;
 pub mod generation;
 mod header;
 pub mod inspect;

@@ -122,13 +122,18 @@ impl Generation {
         session.tokens().len() < self.request.prompt.len()
     }
 
-    /// Computes the next chunk of the prompt.
+    /// Computes the next chunk of the prompt, of at most `most_tokens`.
     ///
     /// # Errors
     /// If the device fails; the session is then empty.
-    pub fn prefill(&mut self, engine: &mut Engine, session: &mut Session) -> Result<(), GenerateError> {
+    pub fn prefill(
+        &mut self,
+        engine: &mut Engine,
+        session: &mut Session,
+        most_tokens: usize,
+    ) -> Result<(), GenerateError> {
         let done = session.tokens().len();
-        engine.prefill(session, &self.request.prompt, &self.request.boundaries)?;
+        engine.prefill(session, &self.request.prompt, &self.request.boundaries, most_tokens)?;
         self.prefill_tokens += session.tokens().len() - done;
         Ok(())
     }

@@ -1,13 +1,15 @@
-//! The jobs at work: who computes next, and what it tells.
+//! The jobs at work: their sessions, their turns, and what they tell.
 //!
 //! [`Core`] owns the engine, the sessions and the jobs that were started, and does one piece of work per
-//! [`Core::turn`]: a prefill chunk, or a decode step. It knows no threads and no locks, and takes its time from a clock
-//! that it is given; a panic in a job's code ends that job.
+//! [`Core::turn`]: a prefill chunk or a decode step of one job, or many steps of a lone job whose tokens the device
+//! chooses. Decode steps of several sessions would become one step here; no backend has kernels for that. It knows no
+//! threads and no locks, and takes its time from a clock that it is given; what goes wrong with a job ends that job.
 
-use super::job::{JobError, JobEvent, JobId, Sink, Status};
+use super::job::{Job, JobError, JobEvent, JobId, Sink, Status};
 use super::queue::Waiting;
-use crate::engine::Engine;
-use crate::generate::{Generation, Halt, Pause, Summary};
+use super::turns::{Phase, Turn, Turns};
+use crate::engine::{Engine, EngineError};
+use crate::generate::{Generation, Halt, Pause, Summary, leave};
 use crate::sampler::Token;
 use crate::session::Session;
 use std::ops::ControlFlow;
@@ -23,23 +25,34 @@ struct Running {
     sink: Sink,
     generation: Generation,
     session: Session,
+    cache_key: Option<String>,
     started: Duration,
     /// When its prompt was done.
     prefilled: Option<Duration>,
 }
 
+/// A session that waits for its next job.
+struct Idle {
+    session: Session,
+    cache_key: Option<String>,
+}
+
 pub(super) struct Core {
     engine: Engine,
     clock: Clock,
+    /// In the order of their ids.
     running: Vec<Running>,
-    idle: Vec<Session>,
+    /// The one that was used last comes last.
+    idle: Vec<Idle>,
+    turns: Turns,
     ended: u64,
     failed: u64,
 }
 
 impl Core {
     pub fn new(engine: Engine, clock: Clock) -> Self {
-        Self { engine, clock, running: Vec::new(), idle: Vec::new(), ended: 0, failed: 0 }
+        let (running, idle, turns) = (Vec::new(), Vec::new(), Turns::default());
+        Self { engine, clock, running, idle, turns, ended: 0, failed: 0 }
     }
 
     pub fn now(&self) -> Duration {
@@ -51,9 +64,9 @@ impl Core {
         self.running.is_empty()
     }
 
-    /// How many more jobs can be started.
+    /// How many more jobs can be started: each has a session, and the memory plan says how many there are.
     pub fn room(&self) -> usize {
-        1 - self.running.len()
+        self.engine.memory_plan().sessions - self.running.len()
     }
 
     /// Jobs that have ended so far.
@@ -63,41 +76,53 @@ impl Core {
 
     /// Its part of the status.
     pub fn status(&self) -> Status {
-        let context_tokens = self.engine.model().context_tokens;
+        let plan = self.engine.memory_plan();
         Status {
             running: self.running.len(),
-            sessions: 1,
+            sessions: plan.sessions,
             kv_tokens: self.running.iter().map(|job| job.session.tokens().len()).sum(),
-            kv_limit_tokens: context_tokens,
+            kv_limit_tokens: plan.sessions * plan.context_tokens,
             ended: self.ended,
             failed: self.failed,
+            cache: self.engine.cache_status(),
             ..Status::default()
         }
     }
 
-    /// Starts a job.
+    /// Checks that it is what it says; returns how many sessions it has.
+    #[cfg(test)]
+    pub fn audit(&self) -> usize {
+        self.engine.audit_cache();
+        assert!(self.running.is_sorted_by_key(|job| job.id));
+        let sessions = self.running.len() + self.idle.len();
+        assert!(sessions <= self.engine.memory_plan().sessions, "{sessions} sessions");
+        sessions
+    }
+
+    /// Waits until the cache directory has everything that it was to get.
+    pub fn settle(&mut self) {
+        self.engine.settle_cache();
+    }
+
+    /// Starts a job: gives it a session with what is known of its prompt.
     pub fn start(&mut self, waiting: Waiting) {
         let Waiting { id, job, mut sink, since } = waiting;
         let started = self.now();
-        let queue_seconds = (started - since).as_secs_f64();
-        let halted = caught(|| Ok(sink(JobEvent::Started { queue_seconds })));
-        let prepared = halted.and_then(|halted| {
-            caught(|| {
-                let mut generation = Generation::new(&self.engine, job.request, job.constraint)?;
-                let mut session = match self.idle.pop() {
-                    Some(session) => session,
-                    None => self.engine.new_session().map_err(|error| JobError::Generate(error.into()))?,
-                };
-                generation.begin(&mut self.engine, &mut session)?;
-                if let ControlFlow::Break(halt) = halted {
-                    generation.halt(halt);
-                }
-                Ok((generation, session))
-            })
+        let queue_seconds = started.saturating_sub(since).as_secs_f64();
+        let cache_key = job.cache_key.clone();
+        let prepared = caught(|| {
+            let told = sink(JobEvent::Started { queue_seconds });
+            let mut session = self.session_for(&job).map_err(|error| JobError::Generate(error.into()))?;
+            let mut generation = Generation::new(&self.engine, job.request, job.constraint)?;
+            generation.begin(&mut self.engine, &mut session)?;
+            if let ControlFlow::Break(halt) = told {
+                generation.halt(halt);
+            }
+            Ok((generation, session))
         });
         match prepared {
             Ok((generation, session)) => {
-                let mut job = Running { id, sink, generation, session, started, prefilled: None };
+                let mut job = Running { id, sink, generation, session, cache_key, started, prefilled: None };
                 let told = caught(|| {
                     job.tell_prefill();
                     Ok(())
@@ -109,6 +134,29 @@ impl Core {
             }
             Err(error) => self.refuse(sink, error),
         }
+    }
+
+    /// A session for a job: one that the prompt continues, one of the same conversation, a new one if the memory plan has
+    /// any left, or the one that was used longest ago, of those that belong to no named conversation if there is one.
+    fn session_for(&mut self, job: &Job) -> Result<Session, EngineError> {
+        let continued = |idle: &Idle| {
+            let tokens = idle.session.tokens();
+            if job.request.prompt.starts_with(tokens) { tokens.len() } else { 0 }
+        };
+        let longest = (0..self.idle.len()).max_by_key(|&i| continued(&self.idle[i]));
+        let place = longest.filter(|&i| continued(&self.idle[i]) > 0).or_else(|| {
+            let same = |idle: &Idle| job.cache_key.is_some() && idle.cache_key == job.cache_key;
+            self.idle.iter().position(same)
+        });
+        if let Some(place) = place {
+            return Ok(self.idle.remove(place).session);
+        }
+        if self.running.len() + self.idle.len() < self.engine.memory_plan().sessions {
+            return self.engine.new_session();
+        }
+        let unnamed = self.idle.iter().position(|idle| idle.cache_key.is_none());
+        // As many sessions are idle as there is room for jobs, and this job has room.
+        Ok(self.idle.remove(unnamed.unwrap_or(0)).session)
     }
 
     /// Ends a job that has no session.
@@ -141,61 +189,101 @@ impl Core {
         }
     }
 
-    /// Does one piece of work, or several where the device chooses the tokens of a lone job, until `interrupted`.
+    /// Does one piece of work, or many steps where the device chooses the tokens of a lone job, until `interrupted`.
     pub fn turn(&mut self, interrupted: &dyn Fn() -> bool) {
-        let Some(mut job) = self.running.pop() else { return };
-        let (engine, now) = (&mut self.engine, &self.clock);
-        let result = caught(|| job.work(engine, now, interrupted));
-        match result {
-            Ok(()) if job.generation.finish_reason().is_none() => self.running.push(job),
-            result => self.end(job, result.err()),
+        let phases: Vec<_> = self.running.iter().map(|job| (job.id, job.phase())).collect();
+        let Some(turn) = self.turns.next(&phases) else { return };
+        let alone = self.running.len() == 1;
+        let (Turn::Chunk { job: index, .. } | Turn::Token { job: index }) = turn;
+        let start = self.now();
+        let (engine, job, clock) = (&mut self.engine, &mut self.running[index], &self.clock);
+        let before = job.session.tokens().len();
+        let result = caught(|| match turn {
+            _ if job.generation.finish_reason().is_some() => Ok(()),
+            Turn::Chunk { most_tokens, .. } => job.read(engine, most_tokens),
+            Turn::Token { .. } => {
+                job.prefilled.get_or_insert_with(clock);
+                if alone && job.generation.can_run_ahead(engine) {
+                    job.run_ahead(engine, interrupted)
+                } else {
+                    job.write(engine)
+                }
+            }
+        });
+        let time = self.now().saturating_sub(start);
+        let job = &self.running[index];
+        match turn {
+            Turn::Chunk { .. } => {
+                let streams = phases.iter().filter(|(_, phase)| *phase == Phase::Stream).count();
+                let tokens = job.session.tokens().len().saturating_sub(before);
+                self.turns.spent_on_chunk(tokens, time, streams);
+            }
+            Turn::Token { .. } if phases[index].1 == Phase::Stream => self.turns.spent_on_step(job.id, time),
+            Turn::Token { .. } => {}
+        }
+        if result.is_err() || job.generation.finish_reason().is_some() {
+            let job = self.running.remove(index);
+            self.end(job, result.err());
         }
     }
 
-    /// Gives the session back and tells the end.
-    fn end(&mut self, mut job: Running, error: Option<JobError>) {
+    /// Takes the session back, keeps what its state is good for, and tells the end.
+    fn end(&mut self, job: Running, error: Option<JobError>) {
         let now = self.now();
+        let Running { mut sink, generation, mut session, cache_key, started, prefilled, .. } = job;
         self.ended += 1;
-        let result = match error {
-            None => {
-                self.idle.push(job.session);
-                let prefilled = job.prefilled.unwrap_or(now);
-                let seconds = [prefilled - job.started, now - prefilled].map(|d| d.as_secs_f64());
-                Ok(job.generation.summary(seconds[0], seconds[1]))
+        self.failed += u64::from(error.is_some());
+        let engine = &mut self.engine;
+        let kept = caught(|| {
+            match &error {
+                Some(JobError::Panicked { .. }) => engine.discard(&mut session),
+                Some(JobError::Generate(error)) => leave(engine, &mut session, Some(error)),
+                Some(JobError::ShutDown) | None => leave(engine, &mut session, None),
             }
-            // Its state may be anything: it goes.
-            Some(error) => {
-                self.failed += 1;
-                Err(error)
-            }
-        };
-        let _ = caught(|| Ok((job.sink)(JobEvent::End(result))));
+            Ok(())
+        });
+        // A session that cannot even be emptied is not used again; there is room for another in its place.
+        if kept.is_ok() {
+            self.idle.push(Idle { session, cache_key });
+        }
+        let prefilled = prefilled.unwrap_or(now);
+        let seconds = [prefilled.saturating_sub(started), now.saturating_sub(prefilled)].map(|d| d.as_secs_f64());
+        let result = error.map_or_else(|| Ok(generation.summary(seconds[0], seconds[1])), Err);
+        let _ = caught(|| Ok(sink(JobEvent::End(result))));
     }
 }
 
 impl Running {
-    fn work(&mut self, engine: &mut Engine, now: &Clock, interrupted: &dyn Fn() -> bool) -> Result<(), JobError> {
-        if self.generation.finish_reason().is_some() {
-            return Ok(());
+    fn phase(&self) -> Phase {
+        let left_tokens = self.generation.request().prompt.len().saturating_sub(self.session.tokens().len());
+        match left_tokens {
+            0 if self.generation.generated().is_empty() => Phase::First,
+            0 => Phase::Stream,
+            left_tokens => Phase::Prompt { left_tokens },
         }
-        if self.generation.prefilling(&self.session) {
-            self.generation.prefill(engine, &mut self.session)?;
-            self.tell_prefill();
-            return Ok(());
-        }
-        self.prefilled.get_or_insert_with(now);
-        if self.generation.can_run_ahead(engine) {
-            let sink = &mut self.sink;
-            let mut on_token = |token: Token| match sink(JobEvent::Token { token, top: Vec::new() }) {
-                ControlFlow::Break(halt) => ControlFlow::Break(Pause::Halted(halt)),
-                ControlFlow::Continue(()) if interrupted() => ControlFlow::Break(Pause::Interrupted),
-                ControlFlow::Continue(()) => ControlFlow::Continue(()),
-            };
-            self.generation.run_ahead(engine, &mut self.session, &mut on_token)?;
-        } else if let Some((token, top)) = self.generation.next(engine, &mut self.session)? {
+    }
+
+    fn read(&mut self, engine: &mut Engine, most_tokens: usize) -> Result<(), JobError> {
+        self.generation.prefill(engine, &mut self.session, most_tokens)?;
+        self.tell_prefill();
+        Ok(())
+    }
+
+    fn write(&mut self, engine: &mut Engine) -> Result<(), JobError> {
+        if let Some((token, top)) = self.generation.next(engine, &mut self.session)? {
             self.tell(JobEvent::Token { token, top });
         }
         Ok(())
+    }
+
+    fn run_ahead(&mut self, engine: &mut Engine, interrupted: &dyn Fn() -> bool) -> Result<(), JobError> {
+        let sink = &mut self.sink;
+        let mut on_token = |token: Token| match sink(JobEvent::Token { token, top: Vec::new() }) {
+            ControlFlow::Break(halt) => ControlFlow::Break(Pause::Halted(halt)),
+            ControlFlow::Continue(()) if interrupted() => ControlFlow::Break(Pause::Interrupted),
+            ControlFlow::Continue(()) => ControlFlow::Continue(()),
+        };
+        Ok(self.generation.run_ahead(engine, &mut self.session, &mut on_token)?)
     }
 
     fn tell(&mut self, event: JobEvent) {

@@ -1,12 +1,15 @@
 //! Serves many requests with one engine.
 //!
 //! A [`Scheduler`] is a handle to one worker thread, which owns the engine. Jobs wait in a bounded queue and are computed
-//! by turns ([`core`]), each on a session of its own; every event goes to the job's sink. Requests in the wire's form,
+//! by turns ([`turns`]), each on a session of its own; every event goes to the job's sink. Requests in the wire's form,
 //! text, and everything asynchronous are the work of the layers above.
 
 mod core;
 mod job;
 mod queue;
+#[cfg(test)]
+mod simulation;
+mod turns;
 mod worker;
 
 pub use job::{Job, JobError, JobEvent, JobId, Refused, Sink, Status};

@@ -214,6 +214,7 @@ impl Drop for Worker {
         left.extend(std::iter::from_fn(|| inbox.queue.pop()));
         drop(inbox);
         left.into_iter().for_each(|waiting| self.core.refuse(waiting.sink, JobError::ShutDown));
+        self.core.settle();
         let mut inbox = self.shared.lock();
         inbox.status = self.core.status();
         inbox.over = Some(self.finished);

@@ -81,6 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let engine = EngineArgs { context: Some(longest), device: args.device.clone() };
     let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
     options.chunk_tokens = args.chunk.unwrap_or(options.chunk_tokens);
+    options.cache.bytes = 0; // the same prompt again is computed again
     let mut engine = Engine::new(checkpoint, &options)?;
     let bandwidth = engine.bandwidth()?.unwrap_or_else(|| read_bandwidth(options.threads));
     let mut bench = Bench { engine, args, bandwidth };

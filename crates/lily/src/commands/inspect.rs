@@ -7,7 +7,7 @@ use crate::model::Caches;
 use crate::output;
 use lily_engine::checkpoint::inspect::Report;
 use lily_engine::engine::EngineOptions;
-use lily_engine::memory::MemoryPlan;
+use lily_engine::memory::{Asked, MemoryPlan};
 use lily_engine::model::{Model, Traits};
 
 /// Contexts that memory plans are shown for, in tokens.
@@ -21,7 +21,8 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     contexts.push(limit.min(CONTEXTS[CONTEXTS.len() - 1]));
     let chunk = EngineOptions::for_this_machine().chunk_tokens;
     let plan = |context: usize| {
-        MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, Traits::CPU, chunk.min(context), context))
+        let model = Model::new(&checkpoint.weights, Traits::CPU, chunk.min(context), context);
+        MemoryPlan::new(&checkpoint, &model, Asked::default(), None)
     };
     let report = Report::new(&checkpoint, contexts.into_iter().map(plan).collect());
     if args.json { output::json(&report) } else { output::line(&report.to_string()) }

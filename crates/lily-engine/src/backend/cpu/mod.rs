@@ -41,6 +41,13 @@ impl CpuMode {
             name => Ok(CpuMode::Fast(Isa::parse(name)?)),
         }
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            CpuMode::Reference => "reference",
+            CpuMode::Fast(isa) => isa.name(),
+        }
+    }
 }
 
 /// The CPU as a device.
@@ -96,11 +103,11 @@ impl Cpu {
 
 impl Backend for Cpu {
     fn describe(&self) -> String {
-        let mode = match self.mode {
-            CpuMode::Reference => "reference",
-            CpuMode::Fast(isa) => isa.name(),
-        };
-        format!("CPU ({mode}, {} threads)", self.pool.threads())
+        format!("CPU ({}, {} threads)", self.mode.name(), self.pool.threads())
+    }
+
+    fn numerics(&self) -> String {
+        format!("CPU {}", self.mode.name())
     }
 
     fn new_state(&self) -> Result<Box<dyn State>, BackendError> {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::checkpoint::inspect::Report;
-use crate::memory::MemoryPlan;
+use crate::memory::{Asked, MemoryPlan};
 use crate::model::Model;
 use crate::weights::{Float, Format, Matrix, MixerWeights};
 
@@ -354,7 +354,8 @@ fn the_report() {
     synth(&shape, &path, &SynthOptions::default(), &mut |_| {}).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let plan = |context| {
-        MemoryPlan::new(&checkpoint, &Model::new(&checkpoint.weights, crate::model::Traits::CPU, 16, context))
+        let model = Model::new(&checkpoint.weights, crate::model::Traits::CPU, 16, context);
+        MemoryPlan::new(&checkpoint, &model, Asked::default(), None)
     };
     let report = Report::new(&checkpoint, vec![plan(128), plan(512)]);
 
