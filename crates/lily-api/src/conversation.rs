@@ -94,6 +94,7 @@ pub(crate) fn add_tool(
     };
     tools.push(Tool {
         name,
+        namespace: None,
         description: object.get("description").and_then(Value::as_str).map(str::to_owned),
         parameters,
         strict: object.get("strict").and_then(Value::as_bool).unwrap_or(false),

@@ -98,8 +98,10 @@ impl Conversation {
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// Its name, with the namespace's before it where it has one.
     pub name: String,
+    /// The group that the client knows it in.
+    pub namespace: Option<String>,
     /// What it does.
     pub description: Option<String>,
     /// JSON schema of its arguments.
@@ -111,6 +113,11 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// The name of a function of a namespace, as the model sees it.
+    pub(crate) fn full_name(namespace: &str, name: &str) -> String {
+        format!("{namespace}__{name}")
+    }
+
     /// As templates take it: the same keys in the same order, however the client wrote them.
     fn template(&self) -> Value {
         let mut function = Map::new();

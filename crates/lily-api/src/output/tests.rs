@@ -10,6 +10,7 @@ use serde_json::json;
 pub(crate) fn conversation() -> Conversation {
     let tool = |name: &str, parameters: Value| Tool {
         name: name.into(),
+        namespace: None,
         description: None,
         parameters,
         strict: false,

@@ -117,7 +117,7 @@ impl ResponsesEncoder {
                     self.item_event("response.custom_tool_call_input.delta", json!({"delta": input}), out);
                     self.item_event("response.custom_tool_call_input.done", json!({"input": input}), out);
                 } else {
-                    let done = json!({"name": name, "arguments": arguments});
+                    let done = json!({"name": self.shared.names(name).1, "arguments": arguments});
                     self.item_event("response.function_call_arguments.done", done, out);
                 }
                 item

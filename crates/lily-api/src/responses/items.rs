@@ -8,6 +8,7 @@ use super::CARRIED;
 use crate::conversation::{arguments, part_text, reasoned_message, tool_call, tool_message};
 use crate::error::ApiError;
 use crate::fields::{missing, text_at, wrong};
+use crate::request::Tool;
 
 /// Items of tools that run elsewhere: they say what happened, in no form that this model reads.
 const HOSTED: [&str; 22] = [
@@ -88,13 +89,13 @@ fn item(object: &Map<String, Value>, place: &str, turn: &mut Turn, out: &mut Vec
             }
         }
         "function_call" => {
-            let name = text_at(object, "name", place)?;
+            let name = name(object, place)?;
             let arguments = arguments(object.get("arguments"), &format!("{place}.arguments"))?;
             turn.calls.push(tool_call(&text_at(object, "call_id", place)?, &name, arguments));
         }
         "custom_tool_call" => {
             let input = json!({"input": text_at(object, "input", place)?});
-            turn.calls.push(tool_call(&text_at(object, "call_id", place)?, &text_at(object, "name", place)?, input));
+            turn.calls.push(tool_call(&text_at(object, "call_id", place)?, &name(object, place)?, input));
         }
         "local_shell_call" => {
             let action = object.get("action").cloned().unwrap_or_default();
@@ -120,6 +121,13 @@ fn item(object: &Map<String, Value>, place: &str, turn: &mut Turn, out: &mut Vec
         }
     }
     Ok(())
+}
+
+/// The name of a called function as the model wrote it.
+fn name(object: &Map<String, Value>, place: &str) -> Result<String, ApiError> {
+    let name = text_at(object, "name", place)?;
+    let namespace = object.get("namespace").and_then(Value::as_str);
+    Ok(namespace.map_or(name.clone(), |namespace| Tool::full_name(namespace, &name)))
 }
 
 fn message(object: &Map<String, Value>, place: &str, turn: &mut Turn, out: &mut Vec<Value>) -> Result<(), ApiError> {

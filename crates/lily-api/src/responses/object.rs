@@ -22,6 +22,8 @@ pub(super) struct Shared {
     pub logprobs: bool,
     /// Names of tools that take free text.
     free_text: Vec<String>,
+    /// Namespaces, each with the full name of one of its functions.
+    namespaces: Vec<(String, String)>,
 }
 
 impl Shared {
@@ -29,11 +31,14 @@ impl Shared {
         let (echo, carry) = (request.echo.clone(), request.carry_reasoning);
         let summary = echo.get("reasoning").and_then(|reasoning| reasoning.get("summary"));
         let summarise = summary.and_then(Value::as_str).is_some_and(|summary| summary != "none");
-        let free_text = match &request.input {
-            Input::Chat(chat) => chat.tools.iter().filter(|t| t.free_text).map(|t| t.name.clone()).collect(),
-            Input::Text { .. } => Vec::new(),
+        let tools = match &request.input {
+            Input::Chat(chat) => chat.tools.as_slice(),
+            Input::Text { .. } => &[],
         };
-        Self { context, echo, summarise, carry, logprobs: request.logprobs.is_some(), free_text }
+        let free_text = tools.iter().filter(|tool| tool.free_text).map(|tool| tool.name.clone()).collect();
+        let namespaced = tools.iter().filter_map(|tool| Some((tool.namespace.clone()?, tool.name.clone())));
+        let namespaces = namespaced.collect();
+        Self { context, echo, summarise, carry, logprobs: request.logprobs.is_some(), free_text, namespaces }
     }
 
     /// The response in a state, with what has been made of it.
@@ -128,17 +133,28 @@ impl Shared {
     /// The call item at `index`, with what is complete of its arguments.
     pub fn call(&self, index: usize, id: &str, name: &str, arguments: Option<&str>) -> Value {
         let status = if arguments.is_some() { "completed" } else { "in_progress" };
-        if self.takes_free_text(name) {
-            let input = arguments.map(free_text).unwrap_or_default();
-            return json!({
-                "id": self.id("ctc", index), "type": "custom_tool_call", "status": status, "call_id": id, "name": name,
-                "input": input,
-            });
+        let (kind, prefix) =
+            if self.takes_free_text(name) { ("custom_tool_call", "ctc") } else { ("function_call", "fc") };
+        let mut item = json!({"id": self.id(prefix, index), "type": kind, "status": status, "call_id": id});
+        let (namespace, short) = self.names(name);
+        item["name"] = json!(short);
+        if let Some(namespace) = namespace {
+            item["namespace"] = json!(namespace);
         }
-        json!({
-            "id": self.id("fc", index), "type": "function_call", "status": status, "call_id": id, "name": name,
-            "arguments": arguments.unwrap_or_default(),
-        })
+        if self.takes_free_text(name) {
+            item["input"] = json!(arguments.map(free_text).unwrap_or_default());
+        } else {
+            item["arguments"] = json!(arguments.unwrap_or_default());
+        }
+        item
+    }
+
+    /// The namespace of a function, and its name there.
+    pub fn names<'a>(&'a self, name: &'a str) -> (Option<&'a str>, &'a str) {
+        let found = self.namespaces.iter().find(|(_, full)| full == name);
+        let short = found
+            .and_then(|(namespace, _)| Some((namespace.as_str(), name.strip_prefix(namespace)?.strip_prefix("__")?)));
+        short.map_or((None, name), |(namespace, short)| (Some(namespace), short))
     }
 
     pub fn takes_free_text(&self, name: &str) -> bool {

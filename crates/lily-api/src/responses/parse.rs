@@ -2,7 +2,7 @@
 //!
 //! Nothing is stored, so a request must bring its whole conversation: `previous_response_id` and references to items are refused.
 //! `instructions` come before all messages. Tools that only OpenAI's servers can run are left out; a custom tool, which takes
-//! free text, is a function with one text argument.
+//! free text, is a function with one text argument; a function of a namespace has the namespace before its name.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::items;
 use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX, TOP_LOGPROBS_MAX};
 use crate::conversation::{add_tool, named_choice, take_prefill, word_choice};
 use crate::error::{Api, ApiError};
-use crate::fields::{Body, Field, Kind, ignored, missing, only, read, wrong};
+use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
 use crate::request::{Conversation, Input, Request, ResponseFormat, Tool, ToolChoice};
 
 /// The fields that only Responses has.
@@ -144,9 +144,27 @@ fn add_tools(tools: &mut Vec<Tool>, list: Option<&Value>, place: &str) -> Result
                 None => add_tool(tools, object, "parameters", &place)?,
             },
             Some("custom") => add_custom(tools, object, &place)?,
+            Some("namespace") => add_namespace(tools, object, &place)?,
             Some(_) => {}
             None => return Err(missing(format!("{place}.type"), "function")),
         }
+    }
+    Ok(())
+}
+
+/// Functions that the client keeps in a group.
+fn add_namespace(tools: &mut Vec<Tool>, object: &Map<String, Value>, place: &str) -> Result<(), ApiError> {
+    let namespace = text_at(object, "name", place)?;
+    let mut list = object.get("tools").cloned().unwrap_or_default();
+    for tool in list.as_array_mut().into_iter().flatten() {
+        if let Some(name) = tool.get("name").and_then(Value::as_str) {
+            tool["name"] = json!(Tool::full_name(&namespace, name));
+        }
+    }
+    let first = tools.len();
+    add_tools(tools, Some(&list), &format!("{place}.tools"))?;
+    for tool in &mut tools[first..] {
+        tool.namespace = Some(namespace.clone());
     }
     Ok(())
 }

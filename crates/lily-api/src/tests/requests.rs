@@ -242,6 +242,30 @@ fn codex_gets_what_it_sends() {
 }
 
 #[test]
+fn functions_of_a_namespace_are_called_in_it() {
+    let tool = json!({"type": "function", "name": "spawn", "parameters": {"type": "object", "properties": {}}});
+    let call =
+        json!({"type": "function_call", "call_id": "c", "namespace": "agents", "name": "spawn", "arguments": "{}"});
+    let body = json!({
+        "input": [{"role": "user", "content": "x"}, call, {"type": "function_call_output", "call_id": "c", "output": ""}],
+        "tools": [tool, {"type": "namespace", "name": "agents", "description": "d", "tools": [tool]}],
+    });
+    let chat = conversation(Api::Responses, &body);
+    let names: Vec<&str> = chat.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["spawn", "agents__spawn"]);
+    assert_eq!(chat.messages[1]["tool_calls"][0]["function"]["name"], "agents__spawn");
+    let request = request(Api::Responses, &body);
+    let text = b"</think><tool_call>\n<function=agents__spawn>\n</function>\n</tool_call><tool_call>\n<function=spawn>";
+    let pieces = super::pieces(&request, &[text]);
+    let finish = super::finish(crate::finish::FinishReason::Stop);
+    let whole = super::whole(&request, &pieces, &finish);
+    let called: Vec<_> = whole["output"].as_array().unwrap().iter().map(|o| (&o["namespace"], &o["name"])).collect();
+    assert_eq!(called, [(&json!("agents"), &json!("spawn")), (&Value::Null, &json!("spawn"))]);
+    let streamed = super::clients::fold(Api::Responses, &super::stream(&request, &pieces, &finish));
+    assert_eq!(streamed, whole);
+}
+
+#[test]
 fn what_cannot_be_honoured_is_refused_by_name() {
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]);
     let anthropic_image =
