@@ -23,6 +23,9 @@ pub(crate) fn tool_message(id: &str, content: String) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": content})
 }
 
+/// What a reminder of Claude Code's begins with, which models know for what it is.
+pub(crate) const REMINDER: &str = "<system-reminder>";
+
 /// A call as templates take it.
 pub(crate) fn tool_call(id: &str, name: &str, arguments: Value) -> Value {
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
@@ -125,6 +128,35 @@ pub(crate) fn named_choice(name: &str, tools: &[Tool], place: &str) -> Result<To
         return Ok(ToolChoice::Named(name.to_owned()));
     }
     Err(ApiError::field(place, format!("`{place}` is `{name}`, but the request has no such function.")))
+}
+
+/// Puts system messages from the middle of a conversation where they can stay. Templates allow them at the beginning only, and moving
+/// one there would change every prompt from its first words on with each that is added. So it becomes a reminder: a part of
+/// the user's message or tool result before it, or a user's message of its own.
+pub(crate) fn settle_system(messages: Vec<Value>) -> Vec<Value> {
+    let mut settled: Vec<Value> = Vec::with_capacity(messages.len());
+    for message in messages {
+        if message["role"] != "system" || settled.iter().all(|before| before["role"] == "system") {
+            settled.push(message);
+            continue;
+        }
+        let text = message["content"].as_str().unwrap_or_default().trim();
+        if text.is_empty() {
+            continue;
+        }
+        let reminder = format!("{REMINDER}\n{text}\n</system-reminder>");
+        match settled.last_mut() {
+            Some(last) if last["role"] == "user" || last["role"] == "tool" => append_text(last, &reminder),
+            _ => settled.push(json!({"role": "user", "content": reminder})),
+        }
+    }
+    settled
+}
+
+/// Adds a text to a message, after a blank line.
+pub(crate) fn append_text(message: &mut Value, text: &str) {
+    let before = message["content"].as_str().unwrap_or_default();
+    message["content"] = if before.is_empty() { json!(text) } else { json!(format!("{before}\n\n{text}")) };
 }
 
 /// Takes a trailing assistant message as the beginning of the answer.

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, THINKING, TOKENS_MAX, TOP_LOGPROBS_MAX};
 use crate::conversation::{
-    add_tool, arguments, named_choice, part_text, reasoned_message, take_prefill, tool_call, tool_message, word_choice,
+    add_tool, arguments, named_choice, part_text, reasoned_message, settle_system, take_prefill, tool_call,
+    tool_message, word_choice,
 };
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
@@ -54,7 +55,7 @@ pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, THINKING, STRUCTURE, 
 pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
     let mut body = Body::parse(body, TABLES)?;
     let messages = body.required("messages", "a list of messages")?;
-    let mut messages = self::messages(messages.as_array().map_or(&[][..], Vec::as_slice))?;
+    let mut messages = settle_system(self::messages(messages.as_array().map_or(&[][..], Vec::as_slice))?);
     let tools = tools(body.get("tools"))?;
     let tool_choice = tool_choice(body.get("tool_choice"), &tools)?;
     let (thinking, template_kwargs) = common::thinking(&body)?;

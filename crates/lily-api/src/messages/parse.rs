@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{self, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX};
 use crate::conversation::{
-    add_tool, named_choice, reasoned_message, take_prefill, tool_call, tool_message, unreadable, word_choice,
+    REMINDER, add_tool, append_text, named_choice, reasoned_message, settle_system, take_prefill, tool_call,
+    tool_message, unreadable, word_choice,
 };
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, kind_of, missing, only, read, text_at, wrong};
@@ -49,8 +50,6 @@ pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, STRUCTURE];
 
 /// What the volatile line of Claude Code's system text begins with.
 const BILLING: &str = "x-anthropic-billing-header:";
-/// What a reminder of Claude Code's begins with.
-const REMINDER: &str = "<system-reminder>";
 
 /// Parses a body.
 ///
@@ -74,6 +73,7 @@ pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
     let tools = tools(body.get("tools"))?;
     let (tool_choice, parallel_tool_calls) = tool_choice(body.get("tool_choice"), &tools)?;
     let (thinking, template_kwargs) = thinking(&body)?;
+    let mut messages = settle_system(messages);
     let prefill = take_prefill(&mut messages);
     let user = body.get("metadata").and_then(|m| m.get("user_id")).and_then(Value::as_str);
     Ok(Request {
@@ -232,8 +232,7 @@ fn user(blocks: &[Value], place: &str, out: &mut Vec<Value>) -> Result<(), ApiEr
         let text = block_text(block, &place)?;
         match out.last_mut() {
             Some(last) if index > 0 && texts.is_empty() && last["role"] == "tool" && text.starts_with(REMINDER) => {
-                let content = format!("{}\n\n{text}", last["content"].as_str().unwrap_or_default());
-                last["content"] = Value::String(content);
+                append_text(last, &text);
             }
             _ => texts.push(text),
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::items;
 use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX, TOP_LOGPROBS_MAX};
-use crate::conversation::{add_tool, named_choice, take_prefill, word_choice};
+use crate::conversation::{add_tool, named_choice, settle_system, take_prefill, word_choice};
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
 use crate::request::{Conversation, Input, Request, ResponseFormat, Tool, ToolChoice};
@@ -84,6 +84,7 @@ pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
     let tools = tools(body.get("tools"), &input)?;
     let tool_choice = tool_choice(body.get("tool_choice"), &tools)?;
     let (thinking, template_kwargs) = common::thinking(&body)?;
+    let mut messages = settle_system(messages);
     let prefill = take_prefill(&mut messages);
     let includes =
         |name: &str| body.get("include").and_then(Value::as_array).is_some_and(|i| i.iter().any(|v| v == name));

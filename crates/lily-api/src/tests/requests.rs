@@ -118,14 +118,35 @@ fn field_report_o11_arguments_in_the_history_are_objects() {
 
 #[test]
 fn field_report_o12_system_messages_anywhere_are_accepted() {
-    let late = chat(
-        json!([{"role": "user", "content": "a"}, {"role": "developer", "content": "b"}, {"role": "system", "content": "c"}]),
-    );
-    let roles: Vec<Value> = conversation(Api::Chat, &late).messages.iter().map(|m| m["role"].clone()).collect();
-    assert_eq!(roles, ["user", "system", "system"]);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let reminder = |text: &str| format!("<system-reminder>\n{text}\n</system-reminder>");
+    // Those at the beginning are the template's to join.
+    let first = [message("system", "a"), message("developer", "b"), message("user", "c")];
+    let roles: Vec<Value> =
+        conversation(Api::Chat, &chat(json!(first))).messages.iter().map(|m| m["role"].clone()).collect();
+    assert_eq!(roles, ["system", "system", "user"]);
+    // Later ones stay where they are, so that what is before them stays as it was.
+    let late = [
+        message("user", "a"),
+        message("developer", "b"),
+        message("assistant", "c"),
+        message("system", "d"),
+        message("system", ""),
+        message("user", "e"),
+    ];
+    let expected = [
+        message("user", &format!("a\n\n{}", reminder("b"))),
+        message("assistant", "c"),
+        message("user", &reminder("d")),
+        message("user", "e"),
+    ];
+    assert_eq!(conversation(Api::Chat, &chat(json!(late))).messages, expected);
+    assert_eq!(conversation(Api::Responses, &json!({"input": late})).messages, expected);
     // Claude Code sends them in the middle of a conversation.
-    let body = json!({"max_tokens": 5, "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]}]});
-    assert_eq!(conversation(Api::Messages, &body).messages[1], json!({"role": "system", "content": "b"}));
+    let result = json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "done"}]});
+    let body = json!({"max_tokens": 5, "messages": [message("user", "a"), message("assistant", "b"), result, message("system", "d")]});
+    let last = conversation(Api::Messages, &body).messages.pop().unwrap();
+    assert_eq!((&last["role"], &last["content"]), (&json!("tool"), &json!(format!("done\n\n{}", reminder("d")))));
 }
 
 #[test]
