@@ -7,10 +7,22 @@
 const WORD_BITS: usize = u32::BITS as usize;
 
 /// A set of tokens: one bit each, the lowest bit of the first word is token 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct TokenMask {
     words: Vec<u32>,
     vocab: usize,
+}
+
+impl Clone for TokenMask {
+    fn clone(&self) -> Self {
+        Self { words: self.words.clone(), vocab: self.vocab }
+    }
+
+    /// Without a new allocation where there is room.
+    fn clone_from(&mut self, source: &Self) {
+        self.words.clone_from(&source.words);
+        self.vocab = source.vocab;
+    }
 }
 
 impl TokenMask {

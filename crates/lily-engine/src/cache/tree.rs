@@ -184,7 +184,8 @@ impl Tree {
     /// Forgets every snapshot on the way of `tokens`.
     pub fn forget(&mut self, tokens: &[u32]) {
         for id in self.walk(tokens).path.into_iter().rev() {
-            if self.node(id).entry.is_some() {
+            // One that had no snapshot itself has gone with the last one below it.
+            if self.nodes[id].as_ref().is_some_and(|node| node.entry.is_some()) {
                 self.remove_entry(id);
             }
         }

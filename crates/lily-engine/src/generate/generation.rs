@@ -15,6 +15,10 @@ use std::ops::ControlFlow;
 pub struct Generation {
     request: Request,
     constraint: Option<Box<dyn Constraint>>,
+    /// What may come next, where that is restricted; once the constraint has been asked.
+    mask: TokenMask,
+    restricted: bool,
+    mask_ready: bool,
     sampler: Sampler,
     generated: Vec<u32>,
     max_tokens: usize,
@@ -55,6 +59,9 @@ impl Generation {
         Ok(Self {
             request,
             constraint,
+            mask: TokenMask::none(0),
+            restricted: false,
+            mask_ready: false,
             sampler,
             generated,
             max_tokens,
@@ -143,18 +150,39 @@ impl Generation {
     /// # Errors
     /// If the device fails (the session is then empty), the logits are broken, or the constraint refuses.
     pub fn next(&mut self, engine: &mut Engine, session: &mut Session) -> Result<Option<Chosen>, GenerateError> {
+        if let Some(last) = self.due(session) {
+            engine.decode_while(session, last, || self.prepare_mask())??;
+        }
+        self.choose(session)
+    }
+
+    /// The token that a decode step has to take into the session before the next one can be chosen; `None` if its logits are
+    /// there (the device may have chosen tokens, and be a step further), or the text has ended.
+    pub(crate) fn due(&mut self, session: &Session) -> Option<u32> {
+        let held = session.tokens().len() >= self.request.prompt.len() + self.generated.len();
+        if self.ended() || held { None } else { self.generated.last().copied() }
+    }
+
+    /// Asks the constraint what may come next, unless it has been asked.
+    pub(crate) fn prepare_mask(&mut self) -> Result<(), GenerateError> {
+        if let (Some(constraint), false) = (&mut self.constraint, self.mask_ready) {
+            let mask = constraint.mask().map_err(|source| constraint_failed(source, &self.generated))?;
+            self.restricted = mask.is_some();
+            if let Some(mask) = mask {
+                self.mask.clone_from(mask); // the bits only: it has the room after the first time
+            }
+            self.mask_ready = true;
+        }
+        Ok(())
+    }
+
+    /// The next token, from the session's logits; `None` when the text has ended.
+    pub(crate) fn choose(&mut self, session: &Session) -> Result<Option<Chosen>, GenerateError> {
         if self.ended() {
             return Ok(None);
         }
-        let constraint = &mut self.constraint;
-        let mask = match self.generated.last() {
-            // The device may have chosen tokens before, and be a step further.
-            Some(&last) if session.tokens().len() < self.request.prompt.len() + self.generated.len() => {
-                engine.decode_while(session, last, || mask_of(constraint))?
-            }
-            _ => mask_of(constraint),
-        }
-        .map_err(|source| constraint_failed(source, &self.generated))?;
+        self.prepare_mask()?;
+        let mask = self.restricted.then_some(&self.mask);
         let history = History { prompt: &self.request.prompt, generated: &self.generated };
         let broken = |source| sample_failed(source, &self.request, &self.generated);
         let logits = session.logits().expect("the prompt's last token and every decode step leave logits");
@@ -163,6 +191,7 @@ impl Generation {
             0 => Vec::new(),
             n => LogProbs::new(&logits[..self.request.vocab]).map_err(broken)?.top(n),
         };
+        self.mask_ready = false;
         Ok(self.take(token)?.then_some((token, top)))
     }
 
@@ -184,9 +213,7 @@ impl Generation {
         if self.ended() {
             return Ok(());
         }
-        if let Some(&last) = self.generated.last()
-            && session.tokens().len() < self.request.prompt.len() + self.generated.len()
-        {
+        if let Some(last) = self.due(session) {
             engine.decode(session, last)?;
         }
         let history = History { prompt: &self.request.prompt, generated: &self.generated };
@@ -229,10 +256,6 @@ impl Generation {
         self.generated.push(token.id);
         Ok(true)
     }
-}
-
-fn mask_of(constraint: &mut Option<Box<dyn Constraint>>) -> Result<Option<&TokenMask>, ConstraintError> {
-    constraint.as_mut().map_or(Ok(None), |constraint| constraint.mask())
 }
 
 fn constraint_failed(source: ConstraintError, generated: &[u32]) -> GenerateError {

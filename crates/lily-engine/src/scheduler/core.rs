@@ -1,16 +1,13 @@
 //! The jobs at work: their sessions, their turns, and what they tell.
 //!
-//! [`Core`] owns the engine, the sessions and the jobs that were started, and does one piece of work per
-//! [`Core::turn`]: a prefill chunk or a decode step of one job, or many steps of a lone job whose tokens the device
-//! chooses. Decode steps of several sessions would become one step here; no backend has kernels for that. It knows no
-//! threads and no locks, and takes its time from a clock that it is given; what goes wrong with a job ends that job.
+//! [`Core`] owns the engine, the sessions and the jobs that were started. What they compute is in [`super::work`]. It knows
+//! no threads and no locks, and takes its time from a clock that it is given; what goes wrong with a job ends that job.
 
 use super::job::{Job, JobError, JobEvent, JobId, Sink, Status};
 use super::queue::Waiting;
-use super::turns::{Phase, Turn, Turns};
+use super::turns::Turns;
 use crate::engine::{Engine, EngineError};
-use crate::generate::{Generation, Halt, Pause, Summary, leave};
-use crate::sampler::Token;
+use crate::generate::{Generation, Halt, Summary, leave};
 use crate::session::Session;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,15 +17,15 @@ use std::time::Duration;
 pub(super) type Clock = Box<dyn Fn() -> Duration + Send>;
 
 /// A job at work.
-struct Running {
-    id: JobId,
-    sink: Sink,
-    generation: Generation,
-    session: Session,
+pub(super) struct Running {
+    pub id: JobId,
+    pub sink: Sink,
+    pub generation: Generation,
+    pub session: Session,
     cache_key: Option<String>,
     started: Duration,
     /// When its prompt was done.
-    prefilled: Option<Duration>,
+    pub prefilled: Option<Duration>,
 }
 
 /// A session that waits for its next job.
@@ -38,13 +35,13 @@ struct Idle {
 }
 
 pub(super) struct Core {
-    engine: Engine,
-    clock: Clock,
+    pub engine: Engine,
+    pub clock: Clock,
     /// In the order of their ids.
-    running: Vec<Running>,
+    pub running: Vec<Running>,
     /// The one that was used last comes last.
     idle: Vec<Idle>,
-    turns: Turns,
+    pub turns: Turns,
     ended: u64,
     failed: u64,
 }
@@ -128,8 +125,8 @@ impl Core {
                     Ok(())
                 });
                 match told {
-                    Ok(()) => self.running.push(job),
-                    Err(error) => self.end(job, Some(error)),
+                    Ok(()) if job.generation.finish_reason().is_none() => self.running.push(job),
+                    told => self.end(job, told.err()),
                 }
             }
             Err(error) => self.refuse(sink, error),
@@ -189,52 +186,14 @@ impl Core {
         }
     }
 
-    /// Does one piece of work, or many steps where the device chooses the tokens of a lone job, until `interrupted`.
-    pub fn turn(&mut self, interrupted: &dyn Fn() -> bool) {
-        let phases: Vec<_> = self.running.iter().map(|job| (job.id, job.phase())).collect();
-        let Some(turn) = self.turns.next(&phases) else { return };
-        let alone = self.running.len() == 1;
-        let (Turn::Chunk { job: index, .. } | Turn::Token { job: index }) = turn;
-        let start = self.now();
-        let (engine, job, clock) = (&mut self.engine, &mut self.running[index], &self.clock);
-        let before = job.session.tokens().len();
-        let result = caught(|| match turn {
-            _ if job.generation.finish_reason().is_some() => Ok(()),
-            Turn::Chunk { most_tokens, .. } => job.read(engine, most_tokens),
-            Turn::Token { .. } => {
-                job.prefilled.get_or_insert_with(clock);
-                if alone && job.generation.can_run_ahead(engine) {
-                    job.run_ahead(engine, interrupted)
-                } else {
-                    job.write(engine)
-                }
-            }
-        });
-        let time = self.now().saturating_sub(start);
-        let job = &self.running[index];
-        match turn {
-            Turn::Chunk { .. } => {
-                let streams = phases.iter().filter(|(_, phase)| *phase == Phase::Stream).count();
-                let tokens = job.session.tokens().len().saturating_sub(before);
-                self.turns.spent_on_chunk(tokens, time, streams);
-            }
-            Turn::Token { .. } if phases[index].1 == Phase::Stream => self.turns.spent_on_step(job.id, time),
-            Turn::Token { .. } => {}
-        }
-        if result.is_err() || job.generation.finish_reason().is_some() {
-            let job = self.running.remove(index);
-            self.end(job, result.err());
-        }
-    }
-
     /// Takes the session back, keeps what its state is good for, and tells the end.
-    fn end(&mut self, job: Running, error: Option<JobError>) {
+    pub fn end(&mut self, job: Running, error: Option<JobError>) {
         let now = self.now();
         let Running { mut sink, generation, mut session, cache_key, started, prefilled, .. } = job;
         self.ended += 1;
         self.failed += u64::from(error.is_some());
         let engine = &mut self.engine;
-        let kept = caught(|| {
+        let kept: Result<(), JobError> = caught(|| {
             match &error {
                 Some(JobError::Panicked { .. }) => engine.discard(&mut session),
                 Some(JobError::Generate(error)) => leave(engine, &mut session, Some(error)),
@@ -243,6 +202,7 @@ impl Core {
             Ok(())
         });
         // A session that cannot even be emptied is not used again; there is room for another in its place.
+        debug_assert!(kept.is_ok(), "the cache failed: {kept:?}");
         if kept.is_ok() {
             self.idle.push(Idle { session, cache_key });
         }
@@ -253,55 +213,8 @@ impl Core {
     }
 }
 
-impl Running {
-    fn phase(&self) -> Phase {
-        let left_tokens = self.generation.request().prompt.len().saturating_sub(self.session.tokens().len());
-        match left_tokens {
-            0 if self.generation.generated().is_empty() => Phase::First,
-            0 => Phase::Stream,
-            left_tokens => Phase::Prompt { left_tokens },
-        }
-    }
-
-    fn read(&mut self, engine: &mut Engine, most_tokens: usize) -> Result<(), JobError> {
-        self.generation.prefill(engine, &mut self.session, most_tokens)?;
-        self.tell_prefill();
-        Ok(())
-    }
-
-    fn write(&mut self, engine: &mut Engine) -> Result<(), JobError> {
-        if let Some((token, top)) = self.generation.next(engine, &mut self.session)? {
-            self.tell(JobEvent::Token { token, top });
-        }
-        Ok(())
-    }
-
-    fn run_ahead(&mut self, engine: &mut Engine, interrupted: &dyn Fn() -> bool) -> Result<(), JobError> {
-        let sink = &mut self.sink;
-        let mut on_token = |token: Token| match sink(JobEvent::Token { token, top: Vec::new() }) {
-            ControlFlow::Break(halt) => ControlFlow::Break(Pause::Halted(halt)),
-            ControlFlow::Continue(()) if interrupted() => ControlFlow::Break(Pause::Interrupted),
-            ControlFlow::Continue(()) => ControlFlow::Continue(()),
-        };
-        Ok(self.generation.run_ahead(engine, &mut self.session, &mut on_token)?)
-    }
-
-    fn tell(&mut self, event: JobEvent) {
-        if let ControlFlow::Break(halt) = (self.sink)(event) {
-            self.generation.halt(halt);
-        }
-    }
-
-    fn tell_prefill(&mut self) {
-        let total_tokens = self.generation.request().prompt.len();
-        let done_tokens = self.session.tokens().len().min(total_tokens);
-        let cached_tokens = self.generation.reuse().tokens();
-        self.tell(JobEvent::Prefill { done_tokens, total_tokens, cached_tokens });
-    }
-}
-
 /// Runs code of a job; its panic is the job's error.
-fn caught<T>(code: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+pub(super) fn caught<T>(code: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
     catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let message = words.or_else(|| panic.downcast_ref::<String>().cloned());

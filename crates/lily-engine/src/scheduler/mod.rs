@@ -10,6 +10,7 @@ mod queue;
 #[cfg(test)]
 mod simulation;
 mod turns;
+mod work;
 mod worker;
 
 pub use job::{Job, JobError, JobEvent, JobId, Refused, Sink, Status};

@@ -81,6 +81,12 @@ impl Turns {
         after.or_else(|| streams().next()).map(|(index, _)| index)
     }
 
+    /// The streams whose steps can be one step with that of `first`: those after it in the round, `most` of all.
+    pub fn together(jobs: &[(JobId, Phase)], first: usize, most: usize) -> Vec<usize> {
+        let round = (first..jobs.len()).chain(0..first);
+        round.filter(|&job| jobs[job].1 == Phase::Stream).take(most).collect()
+    }
+
     fn aimed_tokens(&self) -> usize {
         let tokens = CHUNK_AIM.as_nanos().checked_div(self.token_time.as_nanos());
         tokens.map_or(CHUNK_LEAST_TOKENS, |tokens| (tokens as usize).max(CHUNK_LEAST_TOKENS))
@@ -93,10 +99,10 @@ impl Turns {
         self.owed = if streams > 0 { time / 2 } else { Duration::ZERO };
     }
 
-    /// A decode step of a stream took so long.
-    pub fn spent_on_step(&mut self, job: JobId, time: Duration) {
-        self.last = Some(job);
-        self.owed_steps = self.owed_steps.saturating_sub(1);
+    /// A decode step of `streams` streams took so long; `last` was the last of them in the round.
+    pub fn spent_on_step(&mut self, last: JobId, streams: usize, time: Duration) {
+        self.last = Some(last);
+        self.owed_steps = self.owed_steps.saturating_sub(streams);
         self.owed = self.owed.saturating_sub(time);
     }
 }
@@ -124,7 +130,7 @@ mod tests {
                 }
                 Turn::Token { job } => {
                     if std::mem::replace(&mut jobs[job].1, Phase::Stream) == Phase::Stream {
-                        turns.spent_on_step(jobs[job].0, STEP);
+                        turns.spent_on_step(jobs[job].0, 1, STEP);
                     }
                     done.push((b'a' + job as u8) as char);
                 }
@@ -148,6 +154,14 @@ mod tests {
         all.push((JobId(3), Phase::Prompt { left_tokens: 64 + 400 }));
         let ms = Duration::from_millis(1);
         assert_eq!(run(&mut turns, &mut all, ms, 10), "DbcabDdcda");
+    }
+
+    #[test]
+    fn streams_that_go_together_come_in_the_order_of_the_round() {
+        let all = jobs(&[Phase::Stream, Phase::First, Phase::Stream, Phase::Stream]);
+        assert_eq!(Turns::together(&all, 2, 8), [2, 3, 0]);
+        assert_eq!(Turns::together(&all, 3, 2), [3, 0]);
+        assert_eq!(Turns::together(&all, 0, 1), [0]);
     }
 
     #[test]

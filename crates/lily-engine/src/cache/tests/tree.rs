@@ -66,6 +66,10 @@ fn the_limit_holds_and_what_is_left_is_right() {
                 tree.insert(&text, Arc::new(snapshot(&text)), |range| rows(&text, range));
                 assert!(tree.snapshot(&text).is_some(), "what was just put in is there");
             }
+            if random.below(10) == 0 {
+                tree.forget(&text);
+                assert!(tree.snapshots(&text).is_empty());
+            }
             tree.audit();
             let found = tree.find(&text, text.len()).snapshot_tokens;
             if found > 0 {

@@ -7,6 +7,7 @@ use crate::generate::{FinishReason, Halt, Request, Summary};
 use crate::sampler::{History, Sampler, SamplingParams};
 use crate::scheduler::{Job, JobError, JobEvent, JobId, Sink};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -193,7 +194,7 @@ impl Client {
 
 impl Order {
     /// Checks the end of the job against what it had to be; it may have failed of one of the device's `faults`.
-    pub fn check(&self, faults: &mut usize) {
+    pub fn check(&self, faults: &AtomicUsize) {
         let record = self.record.lock().unwrap();
         let (expected, reason) = &self.expected;
         assert!(expected.starts_with(&record.tokens), "{:?} instead of {expected:?}", record.tokens);
@@ -208,7 +209,10 @@ impl Order {
             }
             Err(JobError::Panicked { message }) => assert!(matches!(self.whim, Whim::Panics(_)), "{message}"),
             Err(error) if error.to_string().contains("as planned") => assert!(matches!(self.whim, Whim::Refuses(_))),
-            Err(error) => *faults = faults.checked_sub(1).unwrap_or_else(|| panic!("no fault for {error}")),
+            Err(error) => {
+                let one = faults.fetch_update(SeqCst, SeqCst, |faults| faults.checked_sub(1));
+                assert!(one.is_ok(), "no fault for {error}");
+            }
         }
     }
 }

@@ -33,7 +33,11 @@ pub struct World {
     nanos: AtomicU64,
     /// States that are alive.
     pub states: AtomicUsize,
+    /// Sessions that shared a step with another.
+    pub batched: AtomicUsize,
     pub trouble: Mutex<Option<Trouble>>,
+    /// Jobs that may fail of troubles that came: broken logits are met when a token is chosen from them.
+    pub faults: AtomicUsize,
 }
 
 impl World {
@@ -250,6 +254,7 @@ impl Backend for Script {
                     for (place, state) in states.iter_mut().enumerate() {
                         hashes[place] = self.layers(place, tokens.part(4 * rows * place, 4 * rows), *state);
                     }
+                    self.world.batched.fetch_add(sessions - 1, SeqCst);
                     self.world.pass(if rows == 1 { STEP } else { CHUNK + CHUNK_TOKEN * rows as u32 });
                 }
                 "head" => {
@@ -257,6 +262,7 @@ impl Backend for Script {
                         let mut logits = hashes.logits(self.vocab);
                         if trouble == Some(Trouble::NotANumber) && place == 0 {
                             logits[1] = f32::NAN;
+                            self.world.faults.fetch_add(1, SeqCst);
                         }
                         let slot = self.logits.part(4 * self.vocab * place, 4 * self.vocab);
                         self.cpu.write(slot, bytemuck::cast_slice(&logits));
@@ -271,6 +277,7 @@ impl Backend for Script {
             }
         }
         if trouble == Some(Trouble::Fails) {
+            self.world.faults.fetch_add(sessions, SeqCst);
             states.iter_mut().for_each(|state| self.states.iter().for_each(|slot| put(*state, *slot, 0xbad)));
             return Err(BackendError::Refused { what: "a step", message: "the simulation says so".into() });
         }
