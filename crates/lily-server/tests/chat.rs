@@ -134,7 +134,9 @@ fn the_same_seed_gives_the_same_text() {
     };
     assert_eq!(text(Some(7)), text(Some(7)));
     assert_ne!(text(Some(7)), text(Some(8)));
-    assert_ne!(text(None), text(None), "fresh entropy where no seed is given");
+    // Two of a tiny model's texts may be the same by chance, six hardly.
+    let first = text(None);
+    assert!((0..5).any(|_| text(None) != first), "fresh entropy where no seed is given");
 }
 
 #[test]
