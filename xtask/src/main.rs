@@ -1,6 +1,7 @@
 //! Developer commands of lily. `cargo xtask ci` is everything that must hold before a change is merged.
 #![forbid(unsafe_code)]
 
+mod api;
 mod ci;
 mod darwin;
 mod metal_host;
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Everything that must hold before a change is merged
     Ci,
+    /// Run the official clients and a browser against `lily serve`
+    Api,
     /// Lint and link what ships for aarch64-apple-darwin
     Darwin,
     /// Write kernels/generated/ and docs/kernels.md from the kernel contracts
@@ -61,6 +64,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Api => api::run(&root()),
         Command::Ci => ci::run(&root()),
         Command::Codegen => ci::codegen(&root()),
         Command::Darwin => darwin::run(&root()),
