@@ -156,6 +156,39 @@ fn a_model_that_cannot_be_served_ends_it() {
 }
 
 #[test]
+fn it_explains_where_prompts_part() {
+    let server = Served::start(&["--explain-cache"]);
+    server.ask(CHAT, QUESTION);
+    server.ask(CHAT, &QUESTION.replace("France", "Spain"));
+    server.signal("TERM");
+    let (_, said) = server.end();
+    let explained: Vec<&str> = said.lines().filter(|line| line.contains("prompt tokens reused")).collect();
+    assert_eq!(explained.len(), 2, "{said}");
+    assert!(explained[1].contains("in message 1 (user)"), "{}", explained[1]);
+    assert!(!said.contains("France") && !said.contains("Spain"), "{said}");
+}
+
+#[test]
+fn remembered_prompts_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().to_str().unwrap();
+    let long = QUESTION.replace("What is", &format!("{} What is", "Read this carefully.".repeat(20)));
+    let ask = || {
+        let server = Served::start(&["--cache-dir", cache]);
+        let answer = server.ask(CHAT, &long);
+        server.signal("TERM");
+        assert_eq!(server.end().0, Some(0));
+        let line = answer.lines().find_map(|line| line.strip_prefix("x-lily-cache: ")).unwrap().to_owned();
+        (line, answer.rsplit("\"content\":").next().unwrap().split(',').next().unwrap().to_owned())
+    };
+    let (cold, first) = ask();
+    assert!(cold.contains("disk=0"), "{cold}");
+    let (warm, second) = ask();
+    assert!(!warm.contains("disk=0"), "{warm}");
+    assert_eq!(first, second);
+}
+
+#[test]
 fn settings_for_clients_have_the_servers_address() {
     for client in ["codex", "claude", "opencode", "zed", "continue", "openwebui", "xcode"] {
         let output = lily(&["serve", "--print-config", client, "--port", "8123"]).output();
