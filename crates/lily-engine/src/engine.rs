@@ -16,7 +16,7 @@ use crate::cache::{CacheError, CacheOptions, PrefixCache};
 use crate::checkpoint::Checkpoint;
 use crate::kernel::Step;
 use crate::memory::{Asked, MemoryPlan};
-use crate::model::{DecodeClass, Mechanism, Mechanisms, Model};
+use crate::model::{DecodeClass, Mechanism, Mechanisms, Model, Traits};
 use crate::session::{Session, state_layout};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -151,7 +151,10 @@ pub struct Engine {
     model: Model,
     memory: MemoryPlan,
     backend: Box<dyn Backend>,
-    programs: HashMap<ProgramKey, Program>,
+    programs: HashMap<(Mechanisms, ProgramKey), Program>,
+    /// The device with all mechanisms, and those that there is memory to leave out.
+    traits: Traits,
+    mechanisms: Mechanisms,
     cache: PrefixCache,
 }
 
@@ -225,7 +228,26 @@ impl Engine {
             let numerics = format!("lily {} {}", env!("CARGO_PKG_VERSION"), backend.numerics());
             Sha256::new().chain_update(checkpoint.fingerprint()).chain_update(numerics).finalize().into()
         })?;
-        Ok(Self { checkpoint, model, memory, backend, programs: HashMap::new(), cache })
+        Ok(Self {
+            checkpoint,
+            model,
+            memory,
+            backend,
+            programs: HashMap::new(),
+            traits,
+            mechanisms: options.mechanisms,
+            cache,
+        })
+    }
+
+    /// Uses other mechanisms from now on, as an ablation does.
+    ///
+    /// # Panics
+    /// If one is left out that the engine was set up with, so that there is no memory for what replaces it: a broken
+    /// invariant of the caller.
+    pub fn switch(&mut self, mechanisms: Mechanisms) {
+        assert!(mechanisms.include(self.mechanisms), "a mechanism that the engine was set up with is left out");
+        self.model.traits = self.traits.with(mechanisms);
     }
 
     /// The checkpoint it was loaded from.
@@ -448,10 +470,10 @@ impl Engine {
         position: usize,
     ) -> Result<(), BackendError> {
         let model = &self.model;
-        let program = match self.programs.entry(key) {
+        let program = match self.programs.entry((model.traits.mechanisms, key)) {
             Entry::Occupied(kept) => kept.into_mut(),
             Entry::Vacant(place) => {
-                let plan = match place.key() {
+                let plan = match &place.key().1 {
                     ProgramKey::Decode(_) => model.decode(position, false),
                     ProgramKey::Ahead(_) => model.decode(position, true),
                     ProgramKey::Batch(classes) => model.decode_batch(classes),

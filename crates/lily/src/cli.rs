@@ -57,6 +57,8 @@ pub enum Command {
     Eval(EvalCommand),
     /// Measure prefill and decode
     Bench(BenchArgs),
+    /// Measure what each mechanism of the GPU plans is worth
+    Ablate(AblateArgs),
     /// Show what lily sees of this machine
     Doctor(DoctorArgs),
     /// Print a completion script
@@ -402,6 +404,42 @@ pub struct BenchArgs {
     /// Runs of each
     #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub reps: usize,
+    /// Longest prefill chunk, in tokens [default: 512]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub chunk: Option<usize>,
+    /// Seed of the random tokens
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write the record to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the record as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Arguments of `lily ablate`.
+#[derive(Args, Debug)]
+pub struct AblateArgs {
+    /// A mechanism to measure, as `lily plan --without` names them; may be given several times [default: all]
+    #[arg(long, value_name = "MECHANISM")]
+    pub mechanism: Vec<Mechanism>,
+    /// Prompt lengths to prefill, in tokens
+    #[arg(long, value_delimiter = ',', default_value = "512,2048", value_name = "TOKENS,...")]
+    pub prefill: Vec<usize>,
+    /// Tokens to decode at every context
+    #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub decode: usize,
+    /// Contexts to decode at, in tokens
+    #[arg(long, value_delimiter = ',', default_value = "4096", value_name = "TOKENS,...")]
+    pub context: Vec<usize>,
+    /// Pairs of runs, with and without
+    #[arg(long, default_value_t = 6, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub pairs: usize,
     /// Longest prefill chunk, in tokens [default: 512]
     #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub chunk: Option<usize>,

@@ -141,7 +141,7 @@ impl From<EngineError> for Failure {
         match error {
             EngineError::Backend(error) => error.into(),
             EngineError::Memory { .. } => Self::new(MEMORY, error),
-            EngineError::ContextLimit { .. } => Self::new(USAGE, error),
+            EngineError::ContextLimit { .. } | EngineError::Mechanism { .. } => Self::new(USAGE, error),
             _ => Self::new(FAILED, error),
         }
     }

@@ -8,6 +8,7 @@ mod failure;
 mod hardware;
 mod interrupt;
 mod load;
+mod measure;
 mod model;
 mod nano;
 mod output;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Eval(EvalCommand::Nano(args)) => commands::eval::nano::run(&args),
         Command::Eval(EvalCommand::TeacherForced(args)) => commands::eval::teacher::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Ablate(args) => commands::ablate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Man => commands::shell::man(),

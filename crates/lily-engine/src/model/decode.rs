@@ -1,7 +1,7 @@
 //! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends. What replaces a kernel whose
 //! mechanism is off stands in [`super::unfused`].
 
-use super::{LayerBuffers, Mechanism, MixerBuffers, Model, Traits};
+use super::{LayerBuffers, Mechanism, Mechanisms, MixerBuffers, Model, Traits};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
 use std::ops::Range;
@@ -56,17 +56,14 @@ impl DecodeClass {
         matches!(self, DecodeClass::Split { blocks: MERGED_BLOCKS, .. })
     }
 
-    /// Most blocks of any step in a context of so many tokens.
+    /// Most blocks of any step in a context of so many tokens, whatever the mechanisms.
     pub(super) fn most_blocks(context_tokens: usize, traits: Traits) -> u32 {
-        [1, 8_193, context_tokens]
-            .into_iter()
-            .filter(|&tokens| tokens <= context_tokens)
-            .map(|tokens| match Self::of(tokens.max(1) - 1, traits) {
-                DecodeClass::Split { blocks, .. } => blocks,
-                DecodeClass::Whole => 0,
-            })
-            .max()
-            .unwrap_or(0)
+        let blocks = |tokens: usize, mechanisms| match Self::of(tokens.max(1) - 1, traits.with(mechanisms)) {
+            DecodeClass::Split { blocks, .. } => blocks,
+            DecodeClass::Whole => 0,
+        };
+        let lengths = [1, 8_193, context_tokens].into_iter().filter(|&tokens| tokens <= context_tokens);
+        lengths.flat_map(|tokens| [Mechanisms::ALL, Mechanisms::NONE].map(|m| blocks(tokens, m))).max().unwrap_or(0)
     }
 }
 
@@ -436,7 +433,6 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Mechanisms;
     use crate::outline::outline;
     use crate::plan::stages::stages;
     use crate::shape::Shape;

@@ -87,7 +87,7 @@ impl FromStr for Mechanism {
 }
 
 /// Which mechanisms are on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mechanisms {
     /// A bit for each that is off.
     off: u32,
@@ -100,6 +100,14 @@ impl Mechanisms {
     /// Whether this one is on.
     pub fn has(self, mechanism: Mechanism) -> bool {
         self.off & 1 << mechanism as u32 == 0
+    }
+
+    /// Every one off.
+    pub const NONE: Mechanisms = Mechanisms { off: (1 << Mechanism::ALL.len()) - 1 };
+
+    /// Whether all that `other` has on are on here.
+    pub fn include(self, other: Mechanisms) -> bool {
+        self.off & !other.off == 0
     }
 
     /// With this one off.
@@ -119,6 +127,9 @@ mod tests {
             assert_eq!(name.parse(), Ok(mechanism));
             let others = Mechanisms::ALL.without(mechanism);
             assert!(Mechanism::ALL.iter().all(|(m, _)| others.has(*m) == (*m != mechanism)));
+            assert!(!Mechanisms::NONE.has(mechanism));
+            assert!(Mechanisms::ALL.include(others) && others.include(Mechanisms::NONE));
+            assert!(!others.include(Mechanisms::ALL));
         }
         let error = "warp".parse::<Mechanism>().unwrap_err().to_string();
         assert!(error.starts_with("unknown mechanism `warp`; expected one of fused-dequantize, "), "{error}");

@@ -4,33 +4,12 @@ use crate::cli::BenchArgs;
 use crate::failure::Failure;
 use crate::hardware::{Machine, read_bandwidth};
 use crate::load::EngineArgs;
+use crate::measure::{self, Context, Rate};
 use crate::output;
 use lily_engine::engine::Engine;
 use lily_engine::kernel::Step;
 use lily_engine::plan::report::Report;
-use lily_engine::sampler::{History, Sampler, SamplingParams, philox};
-use lily_engine::session::Session;
 use serde::Serialize;
-use std::ops::ControlFlow;
-use std::time::Instant;
-
-/// A measured rate over several runs.
-#[derive(Clone, Debug, Serialize)]
-struct Rate {
-    median: f64,
-    min: f64,
-    max: f64,
-    runs: Vec<f64>,
-}
-
-impl Rate {
-    fn new(runs: Vec<f64>) -> Self {
-        let mut sorted = runs.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let n = sorted.len();
-        Self { median: (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0, min: sorted[0], max: sorted[n - 1], runs }
-    }
-}
 
 /// Prefill of a fresh session.
 #[derive(Clone, Debug, Serialize)]
@@ -123,22 +102,15 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Random token ids, the same for a seed.
     fn tokens(&self, count: usize) -> Vec<u32> {
-        let vocab = self.engine.model().shape.vocab as u64;
-        // The draw as a fraction of 2^64, times the vocabulary.
-        let draw = |i| ((u128::from(philox::draw(self.args.seed, i)) * u128::from(vocab)) >> 64) as u32;
-        (0..count as u64).map(draw).collect()
+        measure::random_tokens(&self.engine, self.args.seed, count)
     }
 
     fn prefill(&mut self, count: usize, done: &dyn Fn()) -> Result<Prefill, Failure> {
         let tokens = self.tokens(count);
         let mut runs = Vec::new();
         for _ in 0..self.args.reps {
-            let mut session = self.engine.new_session()?;
-            let start = Instant::now();
-            self.engine.advance(&mut session, &tokens, &[], &mut |_, _| ControlFlow::Continue(()))?;
-            runs.push(count as f64 / start.elapsed().as_secs_f64());
+            runs.push(measure::prefill(&mut self.engine, &tokens)?);
             done();
         }
         Ok(Prefill { tokens: count, tokens_per_second: Rate::new(runs) })
@@ -146,41 +118,24 @@ impl Bench<'_> {
 
     fn decode(&mut self, context: usize, done: &dyn Fn()) -> Result<Decode, Failure> {
         // A session needs a token before it can decode another.
-        let tokens = self.tokens(context.max(1) + self.args.decode);
-        let (filled, rest) = tokens.split_at(context.max(1));
-        let mut base = self.engine.new_session()?;
-        self.engine.advance(&mut base, filled, &[], &mut |_, _| ControlFlow::Continue(()))?;
+        let (filled, steps) = (self.tokens(context.max(1)), self.args.decode);
+        let measured = Context::fill(&mut self.engine, &filled)?;
         let mut runs = Vec::new();
         for _ in 0..self.args.reps {
-            let mut session = self.engine.fork(&base)?;
-            let start = Instant::now();
-            if self.engine.model().traits.chooses_tokens {
-                self.decode_ahead(&mut session, rest.len())?;
-            } else {
-                rest.iter().try_for_each(|&token| self.engine.decode(&mut session, token))?;
-            }
-            runs.push(rest.len() as f64 / start.elapsed().as_secs_f64());
+            runs.push(measured.decode(&mut self.engine, steps)?);
             done();
         }
-        let step = Step { position: (filled.len() + rest.len() / 2) as u32, window: 0 };
+        let step = Step { position: (filled.len() + steps / 2) as u32, window: 0 };
         let cost = Report::new(&self.engine.model().decode(context, false), step).total();
         let bytes_per_token = cost.weight_bytes + cost.state_bytes;
         let tokens_per_second = Rate::new(runs);
         Ok(Decode {
             context_tokens: context,
-            tokens: rest.len(),
+            tokens: steps,
             bandwidth_share: tokens_per_second.median * bytes_per_token / self.bandwidth,
             bytes_per_token,
             tokens_per_second,
         })
-    }
-
-    /// Decodes as a generation does on a device that chooses tokens, greedily.
-    fn decode_ahead(&mut self, session: &mut Session, count: usize) -> Result<(), Failure> {
-        let sampler = Sampler::new(SamplingParams::greedy(), self.engine.model().shape.vocab)?;
-        let mut ahead = self.engine.ahead(session, &sampler, History { prompt: &[], generated: &[] })?;
-        (0..count).try_for_each(|_| ahead.next(true).map(|_| ()))?;
-        Ok(ahead.finish()?)
     }
 }
 
@@ -216,16 +171,4 @@ fn table(record: &Record) -> String {
         );
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_the_median_with_its_spread() {
-        let rate = Rate::new(vec![3.0, 1.0, 2.0]);
-        assert_eq!((rate.median, rate.min, rate.max), (2.0, 1.0, 3.0));
-        assert_eq!(Rate::new(vec![1.0, 4.0]).median, 2.5);
-    }
 }

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub mod ablate;
 pub mod bench;
 pub mod chat;
 pub mod convert;
