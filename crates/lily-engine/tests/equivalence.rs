@@ -142,6 +142,21 @@ fn reuse_is_exact_and_reported() {
 }
 
 #[test]
+fn long_prompts_leave_snapshots_on_the_way() {
+    let cpu = fast().last().unwrap();
+    let mut engine = engine_with("mlx/base-q4g64", 16, cpu, CacheOptions::default());
+    let (prompt, other) = (tokens(&engine, 8, 400), tokens(&engine, 9, 20));
+    let mut session = engine.new_session().unwrap();
+    advance(&mut engine, &mut session, &prompt, &[]);
+    // An edit in the middle costs a stride of eight chunks at most.
+    let edited = [&prompt[..300], &other[..]].concat();
+    let mut second = engine.new_session().unwrap();
+    assert_eq!(advance(&mut engine, &mut second, &edited, &[]).reused_tokens, 256);
+    let want = cold(&mut self::engine("mlx/base-q4g64", 16, cpu), &edited);
+    assert!(bits(&second) == want);
+}
+
+#[test]
 fn a_fork_lives_on_its_own() {
     let mut engine = engine("mlx/base-q4g64", 16, fast().last().unwrap());
     let prompt = tokens(&engine, 6, 30);
