@@ -21,7 +21,7 @@ pub struct ModelArgs {
 /// How to compute.
 #[derive(Args, Clone, Debug, Default)]
 pub struct EngineArgs {
-    /// Longest context, in tokens [default: 4096, or the model's limit]
+    /// Longest context, in tokens [default: 4096, for serve 32768, or the model's limit]
     #[arg(long, env = "LILY_CONTEXT", hide_env_values = true, value_name = "TOKENS",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub context: Option<usize>,

@@ -68,7 +68,7 @@ fn an_unknown_instruction_set_is_code_5() {
 
 #[test]
 fn a_backend_that_is_not_there_is_code_5() {
-    check_failure(&lily(&["run", "hi", "--backend", "abacus"]).output(), 2, "expected auto, cpu or metal");
+    check_failure(&lily(&["run", "hi", "--backend", "abacus"]).output(), 2, "expected auto, cpu, metal or cuda");
     if !cfg!(target_os = "macos") {
         check_failure(&lily(&["run", "hi", "--backend", "metal"]).output(), 5, "needs macOS on Apple silicon");
         check_failure(&lily(&["doctor"]).env("LILY_BACKEND", "metal").output(), 5, "use --backend cpu");
