@@ -298,13 +298,16 @@ impl Disk {
         }
     }
 
-    /// Removes files whose beginning is not there.
+    /// Removes files whose beginning is not there, or that are not what they call themselves.
     fn drop_orphans(&mut self) {
-        let (mut kept, mut open) = (HashSet::new(), vec![(Id::default(), 0)]);
-        while let Some((id, end)) = open.pop() {
+        let (mut kept, mut open) = (HashSet::new(), vec![(Id::default(), Vec::new())]);
+        while let Some((id, before)) = open.pop() {
             for child in self.children.get(&id).into_iter().flatten() {
-                if self.entries[child].start == end && kept.insert(*child) {
-                    open.push((*child, self.entries[child].end()));
+                let entry = &self.entries[child];
+                let tokens = [&before[..], &entry.tokens].concat();
+                if entry.start == before.len() && id_of(&tokens) == *child {
+                    kept.insert(*child);
+                    open.push((*child, tokens));
                 }
             }
         }

@@ -113,6 +113,24 @@ fn a_file_that_vanishes_or_changes_under_a_running_cache_is_noticed() {
 }
 
 #[test]
+fn a_file_that_calls_itself_something_else_is_not_believed() {
+    let dir = TempDir::new().unwrap();
+    fill(dir.path(), &[(&TEXT, &[10])]);
+    let other = [&[1; 10][..], &TEXT[10..]].concat();
+    // The state of one text under the name of another, with sound checksums.
+    let rows = vec![RowsAt { start: 0, rows: Arc::new(rows(&TEXT, 0..10)), tokens: 0..10 }];
+    let (id, parent) = (super::super::file::id_of(&TEXT[..10]), [0; 32]);
+    let snapshot = Arc::new(snapshot(&TEXT[..10]));
+    let tokens = other[..10].to_vec();
+    let draft = super::super::file::Draft { key: [7; 32], id, parent, start: 0, tokens, rows, snapshot };
+    let mut bytes = Vec::new();
+    draft.write(&layout(), &mut bytes).unwrap();
+    fs::write(&files(dir.path())[0], bytes).unwrap();
+    let mut cache = super::cache(&options(dir.path()));
+    assert_eq!((found(&mut cache, &TEXT), found(&mut cache, &other)), (0, 0));
+}
+
+#[test]
 fn strangers_files_are_left_alone_and_other_models_are_not_mixed_up() {
     let dir = TempDir::new().unwrap();
     fill(dir.path(), &[(&TEXT, &[10, 55])]);
