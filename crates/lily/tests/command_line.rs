@@ -172,7 +172,11 @@ fn bench_writes_a_record() {
     assert!(rate["min"].as_f64() <= rate["median"].as_f64() && rate["median"].as_f64() <= rate["max"].as_f64());
     assert!(record["bandwidth"].as_f64().unwrap() > 1e8);
     check_failure(&lily(&["bench", "--prefill", "0"]).output(), 2, "at least 1 token");
-    check_failure(&lily(&["ablate", "--backend", "cpu", "--prefill", "16", "--context", "16"]).output(), 2, "it is a mechanism of GPUs");
+    check_failure(
+        &lily(&["ablate", "--backend", "cpu", "--prefill", "16", "--context", "16"]).output(),
+        2,
+        "it is a mechanism of GPUs",
+    );
 }
 
 #[test]
