@@ -234,7 +234,7 @@ fn two_steps_can_be_under_way() {
         bytes
     };
     let plan = loaded.model.decode(0, true);
-    let embed = Plan { dispatches: plan.dispatches[..1].to_vec() };
+    let embed = Plan { dispatches: plan.dispatches[..1].to_vec(), ..Plan::default() };
     let (embed, all) = (loaded.backend.prepare(embed).unwrap(), loaded.backend.prepare(plan).unwrap());
     loaded.begin_step(&[5], 0, 0);
     loaded.backend.submit(&embed, &mut [state.as_mut()]).unwrap();

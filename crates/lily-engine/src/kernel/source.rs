@@ -25,6 +25,7 @@ const FILES: &[(&str, &str)] = &embedded![
     "functions.h",
     "generated/args.h",
     "matvec.h",
+    "matvec_rows.h",
     "merge_matvec_add.metal",
     "moe_step.metal",
     "platform.h",
