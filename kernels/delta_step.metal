@@ -77,6 +77,7 @@ inline void update_head(
     float rows[STATE_ROWS * STATE_PARTS];
     uint first = simdgroup * STATE_ROWS;
     load_rows(rows, head_state, first, value_dim, lane);
+    wait_for_inputs();
 
     uint shares = dims.value_heads / dims.key_heads;
     uint key_head = head / shares;

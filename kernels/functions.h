@@ -40,9 +40,11 @@ inline void fold_pairs(thread float* values, uint mask, uint lane) {
     bool upper = (lane & mask) != 0;
     #pragma clang loop unroll(full)
     for (uint i = 0; i < PAIRS; i++) {
-        float kept = upper ? values[2 * i + 1] : values[2 * i];
-        float sent = upper ? values[2 * i] : values[2 * i + 1];
-        values[i] = kept + simd_shuffle_xor(sent, ushort(mask));
+        // Both are read, so that no compiler makes a choice of addresses of it, which would put the values into memory.
+        float even = values[2 * i];
+        float odd = values[2 * i + 1];
+        float sent = upper ? even : odd;
+        values[i] = (upper ? odd : even) + simd_shuffle_xor(sent, ushort(mask));
     }
 }
 

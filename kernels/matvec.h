@@ -8,6 +8,13 @@
 #include "generated/args.h"
 #include "quant.h"
 
+// Chunks of a row that a lane has under way. Where a threadgroup's registers decide how many of them run at a time, one.
+#if defined(LILY_MMA)
+#define VECTOR_STEPS 1
+#else
+#define VECTOR_STEPS 2
+#endif
+
 // Columns of the activations that are staged at a time.
 #define STAGED_COLUMNS 2048
 // After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks. A few more vectors
@@ -244,6 +251,7 @@ inline void row_products(
         staged.base = base;
         if (!(again && whole)) {
             if (base == 0 && !again) {
+                wait_for_inputs();
                 source.begin(slots, place);
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);

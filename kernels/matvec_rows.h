@@ -150,6 +150,7 @@ inline void batch_products(
     threadgroup float* slots, Place place) {
     threadgroup uint4* vectors = (threadgroup uint4*)memory;
     uint chunk = chunk_columns(m.format);
+    wait_for_inputs();
     rows.begin(slots, place);
     for (uint base = 0; base < m.cols; base += BATCH_COLUMNS) {
         uint end = min(base + BATCH_COLUMNS, m.cols);

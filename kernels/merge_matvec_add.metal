@@ -94,7 +94,7 @@ kernel void merge_matvec_add(
         return;
     }
     float sums[VECTOR_OUTPUTS] = {};
-    row_products<VECTOR_OUTPUTS, 2>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
+    row_products<VECTOR_OUTPUTS, VECTOR_STEPS>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, lane);
     uint output = first + lane;
     if (lane < VECTOR_OUTPUTS && output < args.outputs) {

@@ -86,6 +86,7 @@ inline void gated_rows(
         request<VECTOR_OUTPUTS, 1>(gate_ahead, gate, first, last, base, end, at.lane);
         request<VECTOR_OUTPUTS, 1>(up_ahead, up, first, last, base, end, at.lane);
         if (base == 0) {
+            wait_for_inputs();
             source.begin(slots, at);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -105,6 +106,7 @@ inline void gated_rows(
 inline void choose(
     device const float* logits, constant MoeDims& dims, bool first, device uint* experts, device float* scores,
     threadgroup uint* chosen, uint simdgroup, uint lane) {
+    wait_for_inputs();
     if (simdgroup == 0) {
         Choice choice = choose_experts(logits, dims.experts, dims.top_k, lane);
         if (lane < dims.top_k) {

@@ -1,5 +1,8 @@
-// Memory access beyond Metal's library: wide loads of data that is aligned to 4 bytes only, and the rounding of results.
-// A compiler that prefers other loads (NVIDIA's splits these unless the host aligns its uploads) changes this file alone.
+// Memory access beyond Metal's library, the rounding of results, and where a kernel waits for those before it. What a host
+// promises of its memory, and how it starts kernels, comes as macros:
+// - LILY_ALIGNED: buffers start at multiples of 16 bytes, so that 16 bytes of a row can be loaded at once.
+// - LILY_EARLY_START: a kernel may start before those that it depends on have ended; the host's headers have
+//   `wait_for_inputs` then.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -10,11 +13,26 @@ struct Float8 {
     float4 high;
 };
 
-// Stored matrices start at any multiple of 4 bytes of a checkpoint, so no load here asks for more.
+#if !defined(LILY_EARLY_START)
+// Until here a kernel may only read weights and the session's state, and write nothing.
+inline void wait_for_inputs() {}
+#endif
+
 inline uint load_uint(device const uchar* from) { return *(device const uint*)from; }
+
+#if defined(LILY_ALIGNED)
+inline uint2 load_uint2(device const uchar* from) { return *(device const uint2*)from; }
+inline uint4 load_uint4(device const uchar* from) { return *(device const uint4*)from; }
+// Partial results of attention start at multiples of 8 bytes.
+inline float4 load_float4(device const float* from) {
+    return float4(*(device const float2*)from, *(device const float2*)(from + 2));
+}
+#else
+// Stored matrices start at any multiple of 4 bytes of a checkpoint, so no load asks for more.
 inline uint2 load_uint2(device const uchar* from) { return uint2(*(device const packed_uint2*)from); }
 inline uint4 load_uint4(device const uchar* from) { return uint4(*(device const packed_uint4*)from); }
 inline float4 load_float4(device const float* from) { return float4(*(device const packed_float4*)from); }
+#endif
 
 // The bf16 in the lower half of a word, and the one in its upper half.
 inline float bf16_low(uint word) { return as_type<float>(word << 16); }

@@ -1,6 +1,10 @@
 // Attention of a prefill chunk: preparation of queries and keys with the cache write, and attention over the cache.
 #include "attention.h"
+#if defined(LILY_MMA)
+#include "attention_strip_mma.h"
+#else
 #include "attention_strip.h"
+#endif
 
 // A SIMD-group prepares one head (queries, then keys) of one row, or copies a head of values.
 kernel void qk_prep(device const uint* step [[buffer(0)]],

@@ -96,27 +96,105 @@ kernel void delta_prep(device const uint* step [[buffer(0)]],
     }
 }
 
-// `Parts` neighbouring elements.
-template <int Parts>
-inline void load_parts(device const bfloat* from, thread float (&x)[Parts]) {
-    device const bfloat2* pairs = (device const bfloat2*)from;
+// Rows that are under way while one is computed: more of the scan's time than a load takes.
+#define SCAN_AHEAD 4
+
+// Lanes that a state column is spread over. Where instructions are the limit rather than the number of SIMD-groups, fewer
+// lanes make one reading of a row serve several columns.
+#if defined(LILY_MMA)
+#define SCAN_LANES 8
+#else
+#define SCAN_LANES 32
+#endif
+
+// The sum over the lanes of a column.
+inline float column_sum(float x) {
+    if (SCAN_LANES == 32) return simd_sum(x);
 #pragma clang loop unroll(full)
-    for (int i = 0; i < Parts / 2; i++) {
-        const float2 pair = float2(pairs[i]);
-        x[2 * i] = pair.x;
-        x[2 * i + 1] = pair.y;
-    }
+    for (uint mask = 1; mask < SCAN_LANES; mask *= 2) x += simd_shuffle_xor(x, ushort(mask));
+    return x;
 }
 
-// What one row brings to one state column.
+// What one row brings to one state column, as it is stored: pairs of neighbouring elements.
 template <int Parts>
 struct ScanRow {
-    float q[Parts];
-    float k[Parts];
-    float v;
+    uint q[Parts / 2];
+    uint k[Parts / 2];
+    bfloat v;
     float decay;
     float beta;
 };
+
+// Where the rows of one state column are.
+struct ScanColumn {
+    device const bfloat* q;
+    device const bfloat* k;
+    device const bfloat* v;
+    device const float* decay;
+    device const float* beta;
+    ulong row_keys;
+    ulong row_values;
+    uint value_heads;
+};
+
+// Neighbouring words, as many at a time as there are.
+template <int Words>
+inline void load_words(thread uint (&words)[Words], device const uchar* from) {
+    if (Words == 1) words[0] = load_uint(from);
+    if (Words == 2) {
+        const uint2 both = load_uint2(from);
+        words[0] = both.x;
+        words[Words - 1] = both.y;
+    }
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Words / 4; i++) {
+        const uint4 four = load_uint4(from + 16 * i);
+        words[4 * i] = four.x;
+        words[4 * i + 1] = four.y;
+        words[4 * i + 2] = four.z;
+        words[4 * i + 3] = four.w;
+    }
+}
+
+template <int Parts>
+inline void load_row(thread ScanRow<Parts>& row, ScanColumn at, ulong index) {
+    device const uchar* q = (device const uchar*)(at.q + index * at.row_keys);
+    device const uchar* k = (device const uchar*)(at.k + index * at.row_keys);
+    load_words<Parts / 2>(row.q, q);
+    load_words<Parts / 2>(row.k, k);
+    row.v = at.v[index * at.row_values];
+    row.decay = at.decay[index * at.value_heads];
+    row.beta = at.beta[index * at.value_heads];
+}
+
+// One row of the scan: the state's column moves on, and this lane's part of its product with the query comes out. Lanes without elements take part
+// in the sums with zeros.
+template <int Parts>
+inline float scan_row(thread float (&s)[Parts], thread const ScanRow<Parts>& row, bool active) {
+    float key[Parts];
+    float query[Parts];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Parts / 2; i++) {
+        key[2 * i] = active ? bf16_low(row.k[i]) : 0.0f;
+        key[2 * i + 1] = active ? bf16_high(row.k[i]) : 0.0f;
+        query[2 * i] = active ? bf16_low(row.q[i]) : 0.0f;
+        query[2 * i + 1] = active ? bf16_high(row.q[i]) : 0.0f;
+    }
+    float known = 0.0f;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Parts; i++) {
+        s[i] *= row.decay;
+        known = fma(s[i], key[i], known);
+    }
+    const float update = (float(row.v) - column_sum(known)) * row.beta;
+    float sum = 0.0f;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < Parts; i++) {
+        s[i] = fma(update, key[i], s[i]);
+        sum = fma(s[i], query[i], sum);
+    }
+    return sum;
+}
 
 // Writes a lane's elements of the state and reads them again.
 template <int Parts>
@@ -131,69 +209,51 @@ inline void through_memory(thread float (&s)[Parts], device float* state, bool a
     for (int i = 0; i < Parts; i++) s[i] = active ? state[i] : 0.0f;
 }
 
-// The scan of one state column, `Parts` neighbouring elements in each lane. A row is loaded while the one before it is
+// The scan of one state column, `Parts` neighbouring elements in each lane. Rows are loaded while those before them are
 // computed: the recurrence waits for its own sums only.
 template <int Parts>
 inline void scan_column(device const bfloat* q, device const bfloat* k, device const bfloat* v,
                             device const float* decay, device const float* beta, device float* state, device bfloat* y,
                             constant DeltaDims& d, uint head, uint column, uint lane) {
-    const bool active = lane * Parts < d.key_dim;
-    const ulong row_keys = d.key_heads * d.key_dim;
-    const ulong row_values = d.value_heads * d.value_dim;
-    const ulong own = active ? lane * Parts : 0;
-    q += head / (d.value_heads / d.key_heads) * d.key_dim + own;
-    k += head / (d.value_heads / d.key_heads) * d.key_dim + own;
-    v += head * d.value_dim + column;
+    const bool active = KEY_DIM == SCAN_LANES * Parts || lane % SCAN_LANES * Parts < d.key_dim;
+    const ulong own = active ? lane % SCAN_LANES * Parts : 0;
+    ScanColumn at;
+    at.row_keys = d.key_heads * d.key_dim;
+    at.row_values = d.value_heads * d.value_dim;
+    at.value_heads = d.value_heads;
+    at.q = q + head / (d.value_heads / d.key_heads) * d.key_dim + own;
+    at.k = k + head / (d.value_heads / d.key_heads) * d.key_dim + own;
+    at.v = v + head * d.value_dim + column;
+    at.decay = decay + head;
+    at.beta = beta + head;
     y += head * d.value_dim + column;
-    decay += head;
-    beta += head;
     state += (ulong(head) * d.value_dim + column) * d.key_dim + own;
 
     float s[Parts];
 #pragma clang loop unroll(full)
     for (int i = 0; i < Parts; i++) s[i] = active ? state[i] : 0.0f;
-    ScanRow<Parts> next;
-    load_parts<Parts>(q, next.q);
-    load_parts<Parts>(k, next.k);
-    next.v = float(v[0]);
-    next.decay = decay[0];
-    next.beta = beta[0];
-    for (uint row = 0; row < d.rows; row++) {
-        ScanRow<Parts> now;
+    ScanRow<Parts> ahead[SCAN_AHEAD];
 #pragma clang loop unroll(full)
-        for (int i = 0; i < Parts; i++) {
-            // Lanes without elements take part in the sums with zeros.
-            now.q[i] = active ? next.q[i] : 0.0f;
-            now.k[i] = active ? next.k[i] : 0.0f;
-        }
-        now.v = next.v;
-        now.decay = next.decay;
-        now.beta = next.beta;
-        const ulong ahead = min(row + 1, d.rows - 1);
-        load_parts<Parts>(q + ahead * row_keys, next.q);
-        load_parts<Parts>(k + ahead * row_keys, next.k);
-        next.v = float(v[ahead * row_values]);
-        next.decay = decay[ahead * d.value_heads];
-        next.beta = beta[ahead * d.value_heads];
-
-        float known = 0.0f;
+    for (uint i = 0; i < SCAN_AHEAD; i++) load_row<Parts>(ahead[i], at, min(i, d.rows - 1));
+    uint first = 0;
+    for (; first + SCAN_AHEAD <= d.rows; first += SCAN_AHEAD) {
 #pragma clang loop unroll(full)
-        for (int i = 0; i < Parts; i++) {
-            s[i] *= now.decay;
-            known = fma(s[i], now.k[i], known);
+        for (uint j = 0; j < SCAN_AHEAD; j++) {
+            const float sum = scan_row<Parts>(s, ahead[j], active);
+            // When the row is done with, so that the later one can take its registers.
+            load_row<Parts>(ahead[j], at, min(first + j + SCAN_AHEAD, d.rows - 1));
+            const float result = column_sum(sum);
+            if (lane % SCAN_LANES == 0) y[(first + j) * at.row_values] = bfloat(result);
+            if (BLOCK_ROWS != 0 && (first + j + 1) % BLOCK_ROWS == 0 && first + j + 1 < d.rows) {
+                through_memory<Parts>(s, state, active);
+            }
         }
-        const float update = (now.v - simd_sum(known)) * now.beta;
-        float sum = 0.0f;
+    }
 #pragma clang loop unroll(full)
-        for (int i = 0; i < Parts; i++) {
-            s[i] = fma(update, now.k[i], s[i]);
-            sum = fma(s[i], now.q[i], sum);
-        }
-        sum = simd_sum(sum);
-        if (lane == 0) y[row * row_values] = bfloat(sum);
-        if (BLOCK_ROWS != 0 && (row + 1) % BLOCK_ROWS == 0 && row + 1 < d.rows) {
-            through_memory<Parts>(s, state, active);
-        }
+    for (uint j = 0; j < SCAN_AHEAD; j++) {
+        if (first + j >= d.rows) continue;
+        const float sum = column_sum(scan_row<Parts>(s, ahead[j], active));
+        if (lane % SCAN_LANES == 0) y[(first + j) * at.row_values] = bfloat(sum);
     }
     if (active) {
 #pragma clang loop unroll(full)
@@ -201,7 +261,7 @@ inline void scan_column(device const bfloat* q, device const bfloat* k, device c
     }
 }
 
-// A SIMD-group carries one state column, spread over its lanes, through all rows of the chunk.
+// A SIMD-group carries its state columns, each spread over its lanes, through all rows of the chunk.
 kernel void delta_scan(device const bfloat* q [[buffer(0)]],
                        device const bfloat* k [[buffer(1)]],
                        device const bfloat* v [[buffer(2)]],
@@ -213,14 +273,17 @@ kernel void delta_scan(device const bfloat* q [[buffer(0)]],
                        uint3 group [[threadgroup_position_in_grid]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
-    const uint column = group.x * ROW_SIMDGROUPS + simdgroup;
-    if (column >= args.dims.value_dim) return;
+    const uint columns = SIMD_WIDTH / SCAN_LANES;
+    const uint first = (group.x * ROW_SIMDGROUPS + simdgroup) * columns;
+    if (first >= args.dims.value_dim) return;
+    // Columns past the last repeat it.
+    const uint column = min(first + lane / SCAN_LANES, args.dims.value_dim - 1);
     if (KEY_DIM <= 64)
-        scan_column<2>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_column<64 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
     else if (KEY_DIM <= 128)
-        scan_column<4>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_column<128 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
     else
-        scan_column<8>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_column<256 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
 }
 
 // A SIMD-group norms and gates one head of one row.

@@ -23,7 +23,7 @@ inline void project_rows(
         return;
     }
     float sums[VECTOR_OUTPUTS] = {};
-    row_products<VECTOR_OUTPUTS, 2>(sums, m, first, outputs - 1, source, false, vectors, slots, at);
+    row_products<VECTOR_OUTPUTS, VECTOR_STEPS>(sums, m, first, outputs - 1, source, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
     if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
         y[first + at.lane] = bfloat(product);
@@ -119,7 +119,7 @@ kernel void matvec_add(
         return;
     }
     float sums[NARROW_OUTPUTS] = {};
-    row_products<NARROW_OUTPUTS, 2>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
+    row_products<NARROW_OUTPUTS, VECTOR_STEPS>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
     float product = simd_sum2(sums, lane);
     uint output = first + lane;
     if (lane < NARROW_OUTPUTS && output < args.outputs) {
@@ -173,7 +173,7 @@ kernel void head(
         }
         float sums[VECTOR_OUTPUTS] = {};
         bool again = block != group.x;
-        row_products<VECTOR_OUTPUTS, 2>(sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
+        row_products<VECTOR_OUTPUTS, VECTOR_STEPS>(sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
         float product = simd_sum4(sums, SIMD_WIDTH, lane);
         if (lane < VECTOR_OUTPUTS && first + lane < args.vocab) {
             logits[first + lane] = product;

@@ -36,8 +36,8 @@ struct Logits {
     float max;
 };
 
-inline float logit_at(Logits logits, uint i) {
-    float logit = logits.raw[i];
+// The logit of token i, of which `logit` is the raw one.
+inline float adjusted(Logits logits, uint i, float logit) {
     uint uses = logits.params->uses;
     if ((uses & USES_BIAS) != 0) {
         logit = logit + logits.bias[i];
@@ -56,6 +56,8 @@ inline float logit_at(Logits logits, uint i) {
     }
     return logit;
 }
+
+inline float logit_at(Logits logits, uint i) { return adjusted(logits, i, logits.raw[i]); }
 
 inline ulong mass_at(Logits logits, float logit) {
     return mass_of(exp_nonpositive((logit - logits.max) * logits.params->inverse_temperature));
@@ -276,6 +278,17 @@ struct Extremes {
     uint broken;
 };
 
+// Raw logits that a thread reads at a time.
+#define LOGITS_AHEAD 16
+
+// Every SAMPLE_THREADS-th logit from `first` on, all under way together; past the last one it is repeated.
+inline void load_logits(thread float (&raw)[LOGITS_AHEAD], Logits logits, uint first) {
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < LOGITS_AHEAD; j++) {
+        raw[j] = logits.raw[min(first + j * SAMPLE_THREADS, logits.vocab - 1)];
+    }
+}
+
 // The better of two arg-maxes is the larger logit, or the lower id.
 inline Extremes merged(Extremes a, Extremes b) {
     bool second = b.max > a.max || (b.max == a.max && b.token < a.token);
@@ -309,15 +322,23 @@ inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thr
     mine.max = -INFINITY;
     mine.token = 0xffffffffu;
     mine.broken = 0xffffffffu;
-    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
-        Extremes one;
-        one.raw_max = logits.raw[i];
-        one.raw_min = one.raw_max;
-        one.max = logit_at(logits, i);
-        one.token = i;
-        // False for NaN too.
-        one.broken = !(one.raw_max < INFINITY) ? i : 0xffffffffu;
-        mine = merged(mine, one);
+    for (uint first = thread_index; first < logits.vocab; first += LOGITS_AHEAD * SAMPLE_THREADS) {
+        float raw[LOGITS_AHEAD];
+        load_logits(raw, logits, first);
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < LOGITS_AHEAD; j++) {
+            uint i = first + j * SAMPLE_THREADS;
+            if (i < logits.vocab) {
+                Extremes one;
+                one.raw_max = raw[j];
+                one.raw_min = raw[j];
+                one.max = adjusted(logits, i, raw[j]);
+                one.token = i;
+                // False for NaN too.
+                one.broken = !(raw[j] < INFINITY) ? i : 0xffffffffu;
+                mine = merged(mine, one);
+            }
+        }
     }
     mine = merged_in_simdgroup(mine);
     if (lane == 0) {
@@ -331,8 +352,13 @@ inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thr
 // The sum of exp(logit - max) over all raw logits, for the log-probability that is reported.
 inline float sum_of_weights(Logits logits, float raw_max, threadgroup float* slots, uint thread_index, uint simdgroup, uint lane) {
     float mine = 0.0f;
-    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
-        mine += exp_nonpositive(logits.raw[i] - raw_max);
+    for (uint first = thread_index; first < logits.vocab; first += LOGITS_AHEAD * SAMPLE_THREADS) {
+        float raw[LOGITS_AHEAD];
+        load_logits(raw, logits, first);
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < LOGITS_AHEAD; j++) {
+            mine += first + j * SAMPLE_THREADS < logits.vocab ? exp_nonpositive(raw[j] - raw_max) : 0.0f;
+        }
     }
     float partial = simd_sum(mine);
     if (lane == 0) {

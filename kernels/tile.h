@@ -5,8 +5,9 @@
 // Every element is the sum over K in steps of 8, ascending, in fp32, whatever the tile's height: a row's result does not
 // depend on the tile that it is in. Weights are rounded to bf16 after dequantisation.
 //
-// `multiply_staged`, the K loop over staged steps, has one body for each kind of matrix hardware: in tile_simdgroup.h (every
-// Apple GPU) and in tile_tensor.h (Metal 4 tensor operations; the host defines LILY_TENSOR_OPS where the device has them).
+// `multiply_staged`, the K loop over staged steps, has one body for each kind of Apple's matrix hardware: in tile_simdgroup.h
+// (every GPU) and in tile_tensor.h (Metal 4 tensor operations; the host defines LILY_TENSOR_OPS where the device has them).
+// NVIDIA's GPUs (LILY_MMA) have the whole product to themselves, in tile_mma.h.
 #pragma once
 #include "generated/args.h"
 #include "quant.h"
@@ -15,8 +16,13 @@
 #define TILE_K 32
 // Elements from one row of a staged tile to the next: 16-byte aligned, rows spread over the memory banks.
 #define TILE_STRIDE 40
-// 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations.
+// 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations; or three
+// steps of activations (tile_mma.h).
+#if defined(LILY_MMA)
+#define TILE_MEMORY (3 * 64 * 72 * 2 / 16)
+#else
 #define TILE_MEMORY (3 * 64 * TILE_STRIDE * 2 / 16)
+#endif
 
 // Which tile, and who computes it.
 struct TilePlace {
@@ -42,12 +48,15 @@ struct StripPlace {
     bool busy;
 };
 
-#if defined(LILY_TENSOR_OPS)
+#if defined(LILY_MMA)
+#include "tile_mma.h"
+#elif defined(LILY_TENSOR_OPS)
 #include "tile_tensor.h"
 #else
 #include "tile_simdgroup.h"
 #endif
 
+#if !defined(LILY_MMA)
 // Dequantises one K step of 64 rows into `staged`. Rows past the last output repeat it; nobody uses their results.
 template <int Threads>
 inline void stage_weights(StoredMatrix m, TilePlace place, uint column, threadgroup bfloat* staged) {
@@ -124,16 +133,30 @@ inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace p
     multiply_staged<Strip, Matrices>(stage, place, strip, sink, memory);
 }
 
+#endif
+
 // A tile of TILE_ROWS rows.
 template <int Matrices, class Source, class Sink>
 inline void multiply_tile(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
                           threadgroup uint4* memory) {
+#if defined(LILY_MMA)
+    // A tall tile with few rows is an expert's last.
+    if (TILE_ROWS == 64 && place.rows <= 16)
+        multiply_mma<16, Matrices, 128>(first, second, place, source, sink, memory);
+    else if (TILE_ROWS == 64)
+        multiply_mma<64, Matrices, 128>(first, second, place, source, sink, memory);
+    else if (TILE_ROWS == 32)
+        multiply_mma<32, Matrices, 128>(first, second, place, source, sink, memory);
+    else
+        multiply_mma<16, Matrices, 64>(first, second, place, source, sink, memory);
+#else
     if (TILE_ROWS == 64)
         multiply_strips<32, Matrices, 128>(first, second, place, source, sink, memory);
     else if (TILE_ROWS == 32)
         multiply_strips<16, Matrices, 128>(first, second, place, source, sink, memory);
     else
         multiply_strips<16, Matrices, 64>(first, second, place, source, sink, memory);
+#endif
 }
 
 // The place of a tile in a grid of tiles of outputs by tiles of rows.

@@ -23,15 +23,15 @@ mod ptx {
         let mut table = format!("const CONSTANT: &str = {constant:?};\nconst ENTRY: &str = {entry:?};\n");
         table += "static KERNELS: &[Ptx] = &[\n";
         for source in sources(&kernels) {
-            let compiled = msl::ptx::compile(&source, std::slice::from_ref(&kernels), &[], ARCHITECTURE)
+            let compiled = msl::ptx::compile(&source, std::slice::from_ref(&kernels), ARCHITECTURE)
                 .unwrap_or_else(|error| panic!("the feature `cuda` compiles kernels with clang: {error}"));
             for kernel in compiled {
                 let file = out.join(format!("{}.ptx", kernel.name));
                 std::fs::write(&file, &kernel.text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-                let (name, bytes) = (kernel.name, kernel.threadgroup_bytes);
+                let (name, bytes, early) = (kernel.name, kernel.threadgroup_bytes, kernel.early);
                 writeln!(
                     table,
-                    "Ptx {{ name: {name:?}, text: include_str!({:?}), threadgroup_bytes: {bytes} }},",
+                    "Ptx {{ name: {name:?}, text: include_str!({:?}), threadgroup_bytes: {bytes}, early: {early} }},",
                     file.display().to_string()
                 )
                 .expect("writing to a string succeeds");

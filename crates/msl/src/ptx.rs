@@ -19,6 +19,8 @@ pub struct Kernel {
     pub text: String,
     /// Threadgroup memory that it needs.
     pub threadgroup_bytes: u32,
+    /// Whether it has something to do before it waits for the kernels before it, so that it is worth an early start.
+    pub early: bool,
 }
 
 /// What stands for a function constant in a text: this, the index and a semicolon.
@@ -30,18 +32,17 @@ pub fn specialise(text: &str, constants: impl Iterator<Item = (u32, u32)>) -> St
     constants.fold(text.to_owned(), value)
 }
 
+/// Macros that tell kernel text how it is run: buffers are aligned, kernels may start early, matrix tiles are those of
+/// the hardware.
+const DEFINES: [&str; 3] = ["LILY_ALIGNED", "LILY_EARLY_START", "LILY_MMA"];
+
 /// Compiles the kernels of a file for GPUs of an architecture (`sm_90a`) and newer ones that run its code.
 ///
 /// # Errors
 /// If there is no compiler, or the text is refused at any stage.
-pub fn compile(
-    source: &Path,
-    includes: &[PathBuf],
-    defines: &[&str],
-    architecture: &str,
-) -> Result<Vec<Kernel>, Error> {
+pub fn compile(source: &Path, includes: &[PathBuf], architecture: &str) -> Result<Vec<Kernel>, Error> {
     let clang = Clang::find()?;
-    let preprocessed = clang.preprocess(source, includes, defines)?;
+    let preprocessed = clang.preprocess(source, includes, &DEFINES)?;
     let rewritten = rewrite::rewrite(&preprocessed, Target::Ptx)?;
     let headers = ["ptx", "common"].map(|folder| crate::shim().join(folder).display().to_string());
     let target = ["-triple", "nvptx64-nvidia-cuda", "-target-cpu", architecture, "-target-feature", "+ptx80"];
@@ -56,7 +57,7 @@ pub fn compile(
     arguments.extend(target);
     arguments.extend(["-O3", "-ffp-contract=on", "-x", "ir", "-S", "-o", "-", "-"]);
     let (text, _) = clang.run("assembling", source, &arguments, Some(&addresses(&ir)))?;
-    rewritten.kernels.iter().map(|kernel| split(&text, &kernel.name, source)).collect()
+    rewritten.kernels.iter().map(|kernel| split(&text, &kernel.name, kernel.waits, source)).collect()
 }
 
 /// Constant memory becomes plain memory, because the bank that the hardware has for it cannot hold a buffer or a parameter; the
@@ -77,7 +78,7 @@ fn addresses(ir: &str) -> String {
 }
 
 /// The text of one entry, with what stands before all entries.
-fn split(text: &str, name: &str, source: &Path) -> Result<Kernel, Error> {
+fn split(text: &str, name: &str, early: bool, source: &Path) -> Result<Kernel, Error> {
     let fail = |message: String| Error::Ptx { file: source.display().to_string(), message };
     let head = format!(".visible .entry {ENTRY}{name}(");
     let start = text.find(&head).ok_or_else(|| fail(format!("no entry `{name}`")))?;
@@ -99,7 +100,7 @@ fn split(text: &str, name: &str, source: &Path) -> Result<Kernel, Error> {
     }
     let used = |line: &str| line.trim().strip_prefix("// sm_arena ")?.parse().ok();
     let threadgroup_bytes = entry.lines().filter_map(used).max().unwrap_or(0);
-    Ok(Kernel { name: name.to_owned(), text: format!("{before}{entry}"), threadgroup_bytes })
+    Ok(Kernel { name: name.to_owned(), text: format!("{before}{entry}"), threadgroup_bytes, early })
 }
 
 /// The name that a declaration of shared memory declares.
@@ -120,7 +121,7 @@ mod tests {
             if path.extension().is_some_and(|e| e == "metal") {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let compiled =
-                    compile(&path, std::slice::from_ref(&folder), &[], "sm_90a").unwrap_or_else(|e| panic!("{e}"));
+                    compile(&path, std::slice::from_ref(&folder), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
                 assert_eq!(compiled.len(), text.matches("kernel void ").count(), "{}", path.display());
                 kernels.extend(compiled);
             }
@@ -130,7 +131,7 @@ mod tests {
             assert_eq!(text.matches(".entry ").count(), 1, "{name}");
             assert!(text.starts_with(".version 8.0"), "{name}");
             assert_eq!(text.contains("sm_arena["), kernel.threadgroup_bytes > 0, "{name}");
-            let special = specialise(text, (0..7).map(|i| (i, 64)));
+            let special = specialise(text, (0..32).map(|i| (i, 64)));
             assert!(!special.contains(CONSTANT), "{name}");
         }
         let attend = kernels.iter().find(|k| k.name == "attend").expect("attention");
@@ -144,7 +145,7 @@ mod tests {
         let kernel =
             "kernel void k(device float* x [[buffer(0)]], constant uint& n [[buffer(1)]]) { x[n] = atan(x[0]); }";
         std::fs::write(&path, format!("#include <metal_stdlib>\nusing namespace metal;\n{kernel}\n")).unwrap();
-        let error = compile(&path, &[], &[], "sm_90a").unwrap_err().to_string();
+        let error = compile(&path, &[], "sm_90a").unwrap_err().to_string();
         std::fs::remove_file(&path).unwrap();
         assert!(error.contains("`k` calls a function"), "{error}");
     }

@@ -30,3 +30,6 @@ struct SmThread {
         __asm__("mov.b32 %0, SM_CONSTANT_" #index ";" : "=r"(value));                                                  \
         return (T)value;                                                                                               \
     }
+
+// Kernels after this one may be started: they wait before they touch what it writes.
+#define SM_STARTED __asm__ volatile("griddepcontrol.launch_dependents;" : : : "memory")

@@ -1,4 +1,4 @@
 // Everything that a rewritten kernel file needs to become NVIDIA's assembly.
 #pragma once
 #include "entry.h"
-#include "tensor.h"
+#include "instructions.h"

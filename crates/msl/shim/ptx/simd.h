@@ -11,6 +11,9 @@ constexpr SM_INLINE mem_flags operator|(mem_flags a, mem_flags b) { return (mem_
 SM_INLINE void threadgroup_barrier(mem_flags flags) { __syncthreads(); }
 SM_INLINE void simdgroup_barrier(mem_flags flags) { __asm__ volatile("bar.warp.sync 0xffffffff;" : : : "memory"); }
 
+// Waits until the kernels that this one depends on have ended, and sees what they wrote.
+SM_INLINE void wait_for_inputs() { __asm__ volatile("griddepcontrol.wait;" : : : "memory"); }
+
 } // namespace metal
 
 namespace sm {
@@ -64,6 +67,17 @@ SM_INLINE T across(T x, uint mask) {
     return each(x, [=](element_t<T> e) { return of_word<element_t<T>>(word_across(word_of<element_t<T>>(e), mask)); });
 }
 
+// What has an instruction of its own: sums, largest and smallest of 32-bit integers.
+#define SM_REDUX(name, T, instruction)                                                                                 \
+    SM_INLINE T name(T x) {                                                                                            \
+        T out;                                                                                                         \
+        __asm__ volatile("redux.sync." instruction " %0, %1, 0xffffffff;" : "=r"(out) : "r"(x));                       \
+        return out;                                                                                                    \
+    }
+SM_REDUX(redux_sum, uint, "add.u32")
+SM_REDUX(redux_max, uint, "max.u32")
+SM_REDUX(redux_min, uint, "min.u32")
+
 // The same in every lane, and the same to the bit.
 template <class T, class F>
 SM_INLINE T reduce(T x, F f) {
@@ -112,6 +126,9 @@ SM_REDUCTION(simd_min, metal::min(a, b))
 SM_REDUCTION(simd_and, a& b)
 SM_REDUCTION(simd_or, a | b)
 SM_REDUCTION(simd_xor, a ^ b)
+SM_INLINE uint simd_sum(uint x) { return sm::redux_sum(x); }
+SM_INLINE uint simd_max(uint x) { return sm::redux_max(x); }
+SM_INLINE uint simd_min(uint x) { return sm::redux_min(x); }
 
 #define SM_PREFIX(name, identity, inclusive, expression)                                                               \
     template <class T>                                                                                                 \

@@ -23,6 +23,9 @@ const BUILTINS: [&str; 11] = [
     "threads_per_simdgroup",
 ];
 
+/// The function by which a kernel waits for those before it.
+const WAIT: &str = "wait_for_inputs";
+
 /// Types that a function constant may have.
 const CONSTANT_TYPES: [&str; 7] = ["bool", "uint", "int", "float", "ushort", "short", "uchar"];
 
@@ -108,6 +111,7 @@ pub fn export(
                     function: item.name.clone(),
                     parameters: kernel_parameters(tokens, attributes, parameters.clone())?,
                     constants: uses.constants(&item.name, constants),
+                    waits: uses.reaches(&item.name).contains(WAIT),
                 };
                 mark_function(tokens, &head, parameters, *template);
                 threadgroup_variables(tokens, body.clone())?;
@@ -141,6 +145,8 @@ struct Kernel {
     function: String,
     parameters: Vec<Parameter>,
     constants: Vec<u32>,
+    /// Whether it says itself where it waits for the kernels before it.
+    waits: bool,
 }
 
 struct Parameter {
@@ -177,6 +183,7 @@ impl Exports {
             name: name.to_owned(),
             parameters: kernel.parameters.iter().map(|p| p.name.clone()).collect(),
             constants: kernel.constants.clone(),
+            waits: kernel.waits,
             place: tokens.list[start].place.clone(),
         });
         Ok(())
@@ -212,12 +219,13 @@ impl Exports {
         let most = buffers.clone().map(|p| p.index + 1).max().unwrap_or(1);
         // The last buffer in constant memory; `sm::arguments_t` refuses any other.
         let args = kernel.parameters.iter().position(|p| p.kind == "BUFFER" && p.index + 1 == most).unwrap_or(0);
+        let started = if kernel.waits { "SM_STARTED;" } else { "SM_STARTED; wait_for_inputs();" };
         let _ = writeln!(
             self.text,
             "static_assert(sizeof(sm::Buffers<{most}>) == 8 * {most}, \"instantiated here\"); \
              extern \"C\" __kernel void sm_run_{name}(const sm::Buffers<{most}> buffers, \
              const sm::arguments_t<sm::parameter_t<decltype({function}), {}>> args) {{ \
-             __local uchar sm_arena[16]; SmLaunch launch; SmThread who; \
+             __local uchar sm_arena[16]; SmLaunch launch; SmThread who; {started} \
              sm::enter(launch, who, buffers, &args, sm_arena); const SmThread* t = &who; {}; }}",
             args + 1,
             Self::call(function, kernel).0
@@ -419,17 +427,23 @@ impl Uses {
         Self { names }
     }
 
-    /// Indices of the constants that a function mentions, itself or through what it mentions.
-    fn constants(&self, function: &str, constants: &[ConstantText]) -> Vec<u32> {
+    /// The functions and types that a function mentions, itself or through what it mentions, and all other words there.
+    fn reaches(&self, function: &str) -> BTreeSet<String> {
         let mut seen = BTreeSet::from([function.to_owned()]);
         let mut open = vec![function.to_owned()];
         while let Some(name) = open.pop() {
             for mentioned in self.names.get(&name).into_iter().flatten() {
-                if self.names.contains_key(mentioned) && seen.insert(mentioned.clone()) {
+                if seen.insert(mentioned.clone()) && self.names.contains_key(mentioned) {
                     open.push(mentioned.clone());
                 }
             }
         }
+        seen
+    }
+
+    /// Indices of the constants that a function mentions, itself or through what it mentions.
+    fn constants(&self, function: &str, constants: &[ConstantText]) -> Vec<u32> {
+        let seen = self.reaches(function);
         constants.iter().filter(|c| seen.contains(&c.name)).map(|c| c.index).collect()
     }
 }

@@ -48,6 +48,8 @@ pub struct KernelText {
     pub parameters: Vec<String>,
     /// Indices of the function constants that it or a function it uses names.
     pub constants: Vec<u32>,
+    /// Whether it says itself where it waits for the kernels before it (`wait_for_inputs`).
+    pub waits: bool,
     /// Where it is.
     pub place: Place,
 }

@@ -267,6 +267,8 @@ pub(super) struct Function {
     pub shared_bytes: u32,
     /// Largest block.
     pub threads_max: u32,
+    /// Whether it may start before those that it depends on have ended.
+    pub early: bool,
 }
 
 // SAFETY: functions may be launched from any thread; modules are never unloaded.
@@ -305,7 +307,7 @@ impl Function {
             }
             check(sys::cuFuncGetAttribute(&mut threads_max, Of::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, raw))?;
         }
-        Ok(Self { raw, shared_bytes, threads_max: threads_max as u32 })
+        Ok(Self { raw, shared_bytes, threads_max: threads_max as u32, early: false })
     }
 }
 

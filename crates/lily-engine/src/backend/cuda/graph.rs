@@ -1,6 +1,8 @@
 //! Plans as the driver takes them: launches with their parameters, and graphs of launches.
 //!
-//! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. Its launches hold the addresses of
+//! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. A kernel that
+//! has something to do before it needs what others write starts while they run, and waits itself (`wait_for_inputs`). Every
+//! kernel waits, so that one which has waited has waited for all before it. A graph's launches hold the addresses of
 //! some sessions' states; when other sessions come, those launches are told.
 
 use super::driver::{Context, Function, Memory as Area, Stream, check};
@@ -13,6 +15,18 @@ use crate::plan::{Plan, stages::edges};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::{Arc, Weak};
+
+/// Where an edge leaves a kernel that lets the next one start early (CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC).
+const PORT_PROGRAMMATIC: u8 = 1;
+
+/// Kernels whose threadgroups do the work of several here (SCAN_LANES in prefill_delta.metal), and of how many.
+const WIDE: [(&str, u32); 1] = [("delta_scan", 4)];
+
+/// The blocks of a kernel that a contract gives so many threadgroups.
+fn grid(kernel: &str, [x, y, z]: [u32; 3]) -> [u32; 3] {
+    let wide = WIDE.iter().find(|(name, _)| *name == kernel).map_or(1, |(_, times)| *times);
+    [x.div_ceil(wide), y, z]
+}
 
 /// One launch.
 pub(super) struct Launch {
@@ -43,7 +57,7 @@ impl Launch {
         Self {
             kernel,
             function,
-            grid: encoded.threadgroups,
+            grid: grid(kernel, encoded.threadgroups),
             threads: encoded.threads,
             buffers,
             args,
@@ -136,23 +150,29 @@ impl Graph {
         // SAFETY: live variables; every node is of this graph and made before it is named; parameters are copied.
         unsafe {
             check(sys::cuGraphCreate(&mut graph.graph, 0)).map_err(refused("a graph"))?;
-            let before = edges(plan);
             let mut node_of = vec![std::ptr::null_mut(); plan.dispatches.len()];
             for ((_, encoded), launch) in list.dispatches().zip(&graph.launches) {
-                let waits: Vec<sys::CUgraphNode> = before[encoded.dispatch].iter().map(|i| node_of[*i]).collect();
                 let (mut node, mut parameters) = (std::ptr::null_mut(), launch.parameters());
-                let added = sys::cuGraphAddKernelNode_v2(
-                    &mut node,
-                    graph.graph,
-                    waits.as_ptr(),
-                    waits.len(),
-                    &launch.node(&mut parameters),
-                );
+                let (nothing, params) = (std::ptr::null(), launch.node(&mut parameters));
+                let added = sys::cuGraphAddKernelNode_v2(&mut node, graph.graph, nothing, 0, &params);
                 let failed = |message| BackendError::Compile { kernel: launch.kernel.to_owned(), message };
                 check(added).map_err(failed)?;
                 node_of[encoded.dispatch] = node;
                 graph.nodes.push(node);
             }
+            let whole: sys::CUgraphEdgeData = std::mem::zeroed();
+            let type_ = sys::CUgraphDependencyType_enum::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
+            let early = sys::CUgraphEdgeData { from_port: PORT_PROGRAMMATIC, type_, ..whole };
+            let (mut from, mut to, mut data) = (Vec::new(), Vec::new(), Vec::new());
+            let before = edges(plan);
+            for ((_, encoded), launch) in list.dispatches().zip(&graph.launches) {
+                from.extend(before[encoded.dispatch].iter().map(|i| node_of[*i]));
+                to.resize(from.len(), node_of[encoded.dispatch]);
+                data.resize(from.len(), if launch.function.early { early } else { whole });
+            }
+            let joined =
+                sys::cuGraphAddDependencies_v2(graph.graph, from.as_ptr(), to.as_ptr(), data.as_ptr(), from.len());
+            check(joined).map_err(refused("a graph's edges"))?;
             check(sys::cuGraphInstantiateWithFlags(&mut graph.ready, graph.graph, 0)).map_err(refused("a graph"))?;
         }
         Ok(graph)

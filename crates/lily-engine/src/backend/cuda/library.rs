@@ -13,6 +13,8 @@ struct Ptx {
     name: &'static str,
     text: &'static str,
     threadgroup_bytes: u32,
+    /// Whether it has something to do before it waits for the kernels before it.
+    early: bool,
 }
 
 // The table `KERNELS`; `CONSTANT`, which with an index and a semicolon stands for a function constant in a text; `ENTRY`, what
@@ -58,6 +60,8 @@ impl Library {
         let text = constants.fold(kernel.text.to_owned(), |text, (index, value)| {
             text.replace(&format!("{CONSTANT}{index};"), &format!("{value};"))
         });
-        Function::compile(&self.context, &text, &format!("{ENTRY}{}", kernel.name), kernel.threadgroup_bytes)
+        let entry = format!("{ENTRY}{}", kernel.name);
+        let function = Function::compile(&self.context, &text, &entry, kernel.threadgroup_bytes)?;
+        Ok(Function { early: kernel.early, ..function })
     }
 }

@@ -1,0 +1,68 @@
+// Instructions of NVIDIA's GPUs that kernel text may use where it is made for them (kernels/tile_mma.h).
+#pragma once
+#include "simd.h"
+
+namespace ptx {
+
+// Sums of 16 rows by 8 columns: a lane has columns 2 t, 2 t + 1 of row g and of row g + 8, where g = lane / 4, t = lane % 4. Operands
+// are pairs of bf16: of the left one rows g and g + 8 in columns 2 t, then rows g and g + 8 in columns 2 t + 8; of the right
+// one column g in rows 2 t, then 2 t + 8.
+SM_INLINE void multiply_16x8x16(thread float (&sums)[4], uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%0, %1, %2, %3};"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// The thread's index in its SIMD-group.
+SM_INLINE uint lane() { return sm::lane(); }
+
+// A left operand from 16 rows of 16 bf16, where lane l gives the address of row l % 16, from column 8 on for l above 15.
+SM_INLINE void load_16x16(thread uint (&a)[4], threadgroup const bfloat* row) {
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                     : "r"((uint)(ulong)row)
+                     : "memory");
+}
+
+// The same of the transpose of what is stored: lane l gives the address of row l % 8, 8 further for l above 15, from column 8
+// on for every second eight lanes.
+SM_INLINE void load_16x16_transposed(thread uint (&a)[4], threadgroup const bfloat* row) {
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                     : "r"((uint)(ulong)row)
+                     : "memory");
+}
+
+// The bytes of two words that four digits name: 0 to 3 of `a`, 4 to 7 of `b`, the lowest digit first.
+SM_INLINE uint bytes(uint a, uint b, uint digits) {
+    uint out;
+    __asm__("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(digits));
+    return out;
+}
+
+// a * b + c of two pairs, each rounded once.
+SM_INLINE uint fma_bf16x2(uint a, uint b, uint c) {
+    uint out;
+    __asm__("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+
+// Starts a copy of 16 bytes, or of 16 zeros.
+SM_INLINE void copy_16(threadgroup void* to, device const void* from, bool wanted) {
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"((uint)(ulong)to), "l"(from), "r"(wanted ? 16 : 0)
+                     : "memory");
+}
+
+// What this thread has started since the last time is one batch.
+SM_INLINE void end_copies() { __asm__ volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Waits until at most so many of this thread's batches are under way; other threads see them after a barrier.
+template <int UnderWay>
+SM_INLINE void wait_copies() {
+    __asm__ volatile("cp.async.wait_group %0;" : : "n"(UnderWay) : "memory");
+}
+
+} // namespace ptx

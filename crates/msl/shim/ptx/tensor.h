@@ -1,3 +1,0 @@
-// Placeholder.
-#pragma once
-#include "matrix.h"
