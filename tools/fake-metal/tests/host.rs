@@ -318,7 +318,8 @@ fn pipelines_are_made_once_and_kept_on_disk() {
     let first = session.counts();
     assert!(first.pipelines > 5 && first.libraries > 2, "{first:?}");
     let files = || std::fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
-    assert_eq!((files().len(), first.archives), (1, 1), "{:?}", files());
+    // A prompt takes one plan or two: its last token is computed apart where the state before it is kept.
+    assert!(files().len() == 1 && (1..=2).contains(&first.archives), "{:?}, {first:?}", files());
     logits(&mut metal, &prompt(CHUNK as u32)).unwrap();
     assert_eq!(session.counts(), first, "the second run compiles nothing");
     drop(metal);
