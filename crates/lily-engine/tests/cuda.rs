@@ -25,14 +25,7 @@ impl Runs for Gpu {
     }
 }
 
-common_cases!(Gpu);
-
-// Of the batches `project_rows`, `matvec_add_rows` and `merge_matvec_add_rows` are left out: they bind rows at odd multiples of two
-// bytes, which no layout of a GPU gives.
-cases! { Gpu;
-    batch: head_rows, router_step_rows, experts_rows;
-    unfused: dequantize, delta_update, attend_prepared, experts_products_and_gate, experts_each_step;
-}
+gpu_cases!(Gpu);
 
 #[test]
 fn lily_nano_answers_as_on_the_cpu() {

@@ -33,8 +33,8 @@ fn shapes() -> impl Iterator<Item = (u32, Format, u32)> {
 pub fn project_rows(device: &dyn Runs) {
     for (rows, format, width) in shapes() {
         let mut c = Case::new(40);
-        // Outputs one after another, as the rows of each are.
-        let outputs = [70, 64, 3, 5];
+        // Rows start at multiples of 4 bytes, as those of models do that decode in batches.
+        let outputs = [70, 64, 2, 6];
         let m: [MatrixSlots; 4] =
             std::array::from_fn(|j| c.matrix(outputs[j], width, if j == 1 { Q8 } else { format }));
         let (h, gain) = (c.bf16(rows * width, 3.0), c.f32(width, 0.5, 1.5));
@@ -71,16 +71,16 @@ pub fn project_rows(device: &dyn Runs) {
 pub fn matvec_add_rows(device: &dyn Runs) {
     for (rows, format, cols) in shapes() {
         let mut c = Case::new(41);
-        let m = c.matrix(33, cols, format);
-        let (x, h) = (c.bf16(rows * cols, 1.0), c.bf16(rows * 33, 2.0));
+        let m = c.matrix(34, cols, format);
+        let (x, h) = (c.bf16(rows * cols, 1.0), c.bf16(rows * 34, 2.0));
         let make = |first, rows| {
             let kernel = MatVecAdd {
-                args: MatVecAddArgs { rows, cols, outputs: 33, format: m.format },
+                args: MatVecAddArgs { rows, cols, outputs: 34, format: m.format },
                 x: part(x, 2 * cols, first, rows),
                 codes: m.codes,
                 scales: m.scales,
                 biases: m.biases,
-                h: part(h, 2 * 33, first, rows),
+                h: part(h, 2 * 34, first, rows),
             };
             kernel.dispatch()
         };
@@ -94,18 +94,18 @@ pub fn merge_matvec_add_rows(device: &dyn Runs) {
         let dims = |rows| AttentionDims { rows, heads, kv_heads: 1, head_dim, rotary_dim: 16, eps: 1e-6 };
         let mut c = Case::new(42);
         let (cols, partial_bytes) = (heads * head_dim, dims(1).partial_bytes(blocks) as u32);
-        let m = c.matrix(33, cols, format);
-        let (q_raw, h) = (c.bf16(rows * 2 * cols, 2.0), c.bf16(rows * 33, 2.0));
+        let m = c.matrix(34, cols, format);
+        let (q_raw, h) = (c.bf16(rows * 2 * cols, 2.0), c.bf16(rows * 34, 2.0));
         let partials = c.f32(rows * partial_bytes / 4, 0.5, 3.0);
         let make = |first, rows| {
             let kernel = MergeMatVecAdd {
-                args: MergeMatVecAddArgs { dims: dims(rows), blocks, outputs: 33, format: m.format },
+                args: MergeMatVecAddArgs { dims: dims(rows), blocks, outputs: 34, format: m.format },
                 q_raw: part(q_raw, 4 * cols, first, rows),
                 partials: part(partials, partial_bytes, first, rows),
                 codes: m.codes,
                 scales: m.scales,
                 biases: m.biases,
-                h: part(h, 2 * 33, first, rows),
+                h: part(h, 2 * 34, first, rows),
             };
             kernel.dispatch()
         };
