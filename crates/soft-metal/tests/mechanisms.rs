@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::generate::{Event, Request, generate};
@@ -19,6 +20,8 @@ fn engine() -> Engine {
         context_tokens: 128,
         chunk_tokens: 48,
         mechanisms: Mechanisms::NONE,
+        // Nothing is kept of the prompt, so that every run computes it in one chunk.
+        cache: CacheOptions { bytes: 0, ..CacheOptions::default() },
         ..EngineOptions::for_this_machine()
     };
     let device = SoftMetal { variant: Variant::PLAIN, settings: Settings::default(), shuffle: Some(3) };

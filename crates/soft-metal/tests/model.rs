@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::kernel::codegen::contracts;
@@ -17,8 +18,15 @@ fn golden(path: &str) -> PathBuf {
 
 fn engine(device: SoftMetal) -> Engine {
     let checkpoint = Checkpoint::open(&golden("checkpoints/mlx/base-q4g64")).unwrap();
-    let options =
-        EngineOptions { context_tokens: 128, chunk_tokens: 32, sessions: 8, ..EngineOptions::for_this_machine() };
+    // Nothing is kept of a prompt, so that it ends with a chunk of several rows.
+    let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
+    let options = EngineOptions {
+        context_tokens: 128,
+        chunk_tokens: 32,
+        sessions: 8,
+        cache,
+        ..EngineOptions::for_this_machine()
+    };
     Engine::on(Box::new(device), checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -7,6 +7,7 @@
 
 use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
 use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, State};
+use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::kernel::signature::signatures;
@@ -270,7 +271,10 @@ impl Wanted {
     /// What the engine makes of the tokens, on a device with such plans.
     fn run(&self, change: &Change, seen: &Arc<Mutex<Seen>>) -> Vec<Vec<f32>> {
         let checkpoint = Checkpoint::open(&self.checkpoint).unwrap();
-        let options = EngineOptions { context_tokens: 128, chunk_tokens: 24, ..EngineOptions::for_this_machine() };
+        // Nothing is kept of the prompt, so that it ends with a chunk of several rows.
+        let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
+        let options =
+            EngineOptions { context_tokens: 128, chunk_tokens: 24, cache, ..EngineOptions::for_this_machine() };
         let device = Faulty { change: change.clone(), seen: Arc::clone(seen) };
         let mut engine = Engine::on(Box::new(device), checkpoint, &options).unwrap();
         let mut session = engine.new_session().unwrap();
