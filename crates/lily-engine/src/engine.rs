@@ -7,8 +7,10 @@ mod ahead;
 mod batch;
 mod reuse;
 mod routing;
+mod timing;
 
 pub use ahead::{Ahead, AheadError};
+pub use timing::{KernelTime, StepTimes};
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
 use crate::backend::{self, Backend, BackendChoice, BackendError, Device, Program, State};

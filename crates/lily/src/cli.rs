@@ -59,6 +59,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Measure what each mechanism of the GPU plans is worth
     Ablate(AblateArgs),
+    /// Measure what every kernel reaches
+    Kernels(KernelsArgs),
     /// Show what lily sees of this machine
     Doctor(DoctorArgs),
     /// Print a completion script
@@ -443,6 +445,36 @@ pub struct AblateArgs {
     /// Longest prefill chunk, in tokens [default: 512]
     #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub chunk: Option<usize>,
+    /// Seed of the random tokens
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write the record to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the record as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Arguments of `lily kernels`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Measure what every kernel of a decode step and of a prefill chunk reaches: bytes and FLOPs a second, beside this machine's \
+memory bandwidth, alone and within the step.")]
+pub struct KernelsArgs {
+    /// Tokens in the context before the step
+    #[arg(long, default_value_t = 4096, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub context: usize,
+    /// Tokens of the prefill chunk
+    #[arg(long, default_value_t = 512, value_name = "ROWS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub rows: usize,
+    /// Runs of each measurement of decoding; prefill gets a quarter
+    #[arg(long, default_value_t = 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub repeats: usize,
     /// Seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Eval(EvalCommand::TeacherForced(args)) => commands::eval::teacher::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Ablate(args) => commands::ablate::run(&args),
+        Command::Kernels(args) => commands::kernels::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Man => commands::shell::man(),

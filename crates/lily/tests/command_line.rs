@@ -159,6 +159,34 @@ fn doctor_names_the_device_and_the_memory_plan() {
 }
 
 #[test]
+fn kernels_are_measured_with_what_they_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernels.json");
+    let args = ["kernels", "--context", "8", "--rows", "16", "--repeats", "2", "--out"];
+    let output = lily(&args).arg(&path).output();
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let table = &output.stdout;
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for phase in record["phases"].as_array().unwrap() {
+        assert!(phase["step_ms"]["median"].as_f64().unwrap() > 0.0, "{phase}");
+        for kernel in phase["kernels"].as_array().unwrap() {
+            assert!(table.contains(kernel["kernel"].as_str().unwrap()), "{kernel}");
+            assert!(kernel["alone_ms"].as_f64().unwrap() > 0.0 && kernel["flops"].as_f64().is_some(), "{kernel}");
+        }
+    }
+    let decode = &record["phases"][0];
+    let launches = decode["launches"].as_array().unwrap();
+    let counted: u64 = decode["kernels"].as_array().unwrap().iter().map(|k| k["launches"].as_u64().unwrap()).sum();
+    assert_eq!((decode["phase"].as_str(), launches.len() as u64), (Some("decode"), counted));
+    // Within a step on a CPU, which overlaps nothing, is the sum of the launches.
+    let ms = |list: &serde_json::Value, key: &str| -> f64 {
+        list.as_array().unwrap().iter().map(|entry| entry[key].as_f64().unwrap()).sum()
+    };
+    let (within, each) = (ms(&decode["kernels"], "within_ms"), ms(&decode["launches"], "ms"));
+    assert!((within - each).abs() < 1e-9 * each, "{within} and {each}");
+}
+
+#[test]
 fn bench_writes_a_record() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record.json");

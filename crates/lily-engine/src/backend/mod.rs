@@ -299,6 +299,15 @@ pub trait Backend: Send {
     /// If a state belongs to another backend: a broken invariant of the engine.
     fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError>;
 
+    /// Runs a plan one dispatch after another and gives the seconds that each took, in the plan's order; `None` where
+    /// the device cannot say. What a device spends between two dispatches counts as the later one's.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    fn time(&mut self, _plan: &Plan, _states: &mut [&mut dyn State]) -> Result<Option<Vec<f64>>, BackendError> {
+        Ok(None)
+    }
+
     /// Copies bytes into a scratch buffer.
     fn write(&mut self, slot: Slot, bytes: &[u8]);
 

@@ -59,7 +59,7 @@ impl Engine {
         Ok(ahead)
     }
 
-    fn write_sampler(&mut self, session: &Session, sampler: &Sampler, history: History<'_>) {
+    pub(super) fn write_sampler(&mut self, session: &Session, sampler: &Sampler, history: History<'_>) {
         let (scratch, backend) = (&self.model.scratch, &mut self.backend);
         let params = sampler.kernel_params();
         let logits = session.logits().expect("a session with logits");

@@ -7,6 +7,7 @@ pub mod convert;
 pub mod doctor;
 pub mod eval;
 pub mod inspect;
+pub mod kernels;
 pub mod plan;
 pub mod run;
 pub mod serve;

@@ -19,6 +19,7 @@ use isa::Isa;
 use kernels::{Context, Workspace};
 use pool::Pool;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Which code computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,25 @@ impl Cpu {
         let memory = HostMemory::new(checkpoint, table)?;
         Ok(Self { mode, pool: Pool::new(threads), memory, workspace: Workspace::new(threads) })
     }
+
+    /// Runs a plan; `after` is called after every dispatch.
+    fn run_each(&mut self, plan: &Plan, states: &mut [&mut dyn State], after: &mut dyn FnMut()) {
+        let mut states: Vec<&mut HostState> = states
+            .iter_mut()
+            .map(|state| state.as_any_mut().downcast_mut().expect("a state that this backend made"))
+            .collect();
+        for dispatch in &plan.dispatches {
+            let slices = self.memory.slices(&mut states, dispatch);
+            match self.mode {
+                CpuMode::Reference => (dispatch.contract.reference)(&dispatch.args, slices),
+                CpuMode::Fast(isa) => {
+                    let context = Context { isa, pool: &self.pool, workspace: &mut self.workspace };
+                    kernels::run(context, dispatch.contract, &dispatch.args, slices);
+                }
+            }
+            after();
+        }
+    }
 }
 
 impl Backend for Cpu {
@@ -115,21 +135,18 @@ impl Backend for Cpu {
     }
 
     fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
-        let mut states: Vec<&mut HostState> = states
-            .iter_mut()
-            .map(|state| state.as_any_mut().downcast_mut().expect("a state that this backend made"))
-            .collect();
-        for dispatch in &plan.dispatches {
-            let slices = self.memory.slices(&mut states, dispatch);
-            match self.mode {
-                CpuMode::Reference => (dispatch.contract.reference)(&dispatch.args, slices),
-                CpuMode::Fast(isa) => {
-                    let context = Context { isa, pool: &self.pool, workspace: &mut self.workspace };
-                    kernels::run(context, dispatch.contract, &dispatch.args, slices);
-                }
-            }
-        }
+        self.run_each(plan, states, &mut || ());
         Ok(())
+    }
+
+    fn time(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<Option<Vec<f64>>, BackendError> {
+        let (mut seconds, mut before) = (Vec::with_capacity(plan.dispatches.len()), Instant::now());
+        self.run_each(plan, states, &mut || {
+            let now = Instant::now();
+            seconds.push((now - before).as_secs_f64());
+            before = now;
+        });
+        Ok(Some(seconds))
     }
 
     fn write(&mut self, slot: Slot, bytes: &[u8]) {

@@ -233,15 +233,31 @@ unsafe impl Send for Event {}
 impl Event {
     /// The point up to which the stream has been filled.
     pub fn record(context: &Arc<Context>, stream: &Stream) -> Result<Self, String> {
+        Self::with(context, stream, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// The same, and the time at which the stream comes there.
+    pub fn timed(context: &Arc<Context>, stream: &Stream) -> Result<Self, String> {
+        Self::with(context, stream, sys::CUevent_flags_enum::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Arc<Context>, stream: &Stream, flags: sys::CUevent_flags_enum) -> Result<Self, String> {
         let mut event = std::ptr::null_mut();
-        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: a live variable, then a live event and stream.
         unsafe {
-            check(sys::cuEventCreate(&mut event, flags))?;
+            check(sys::cuEventCreate(&mut event, flags as u32))?;
             let event = Self { context: Arc::clone(context), event };
             check(sys::cuEventRecord(event.event, stream.raw()))?;
             Ok(event)
         }
+    }
+
+    /// Seconds from an earlier point to this one; both are timed, and the stream has come to both.
+    pub fn seconds_since(&self, earlier: &Event) -> Result<f64, String> {
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: a live variable and two live events.
+        check(unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.event, self.event) })?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 
     /// Waits until the stream has come there.

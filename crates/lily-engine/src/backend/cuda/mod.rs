@@ -215,6 +215,25 @@ impl Backend for Cuda {
         self.wait()
     }
 
+    fn time(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<Option<Vec<f64>>, BackendError> {
+        self.wait()?;
+        let (list, areas) = (self.list(plan)?, areas(states));
+        let launches = self.launches(&list, &areas)?;
+        let mark = || Event::timed(&self.context, &self.stream).map_err(refused("a point in time"));
+        let mut marks = vec![mark()?];
+        for launch in &launches {
+            launch.start(&self.stream).map_err(|message| fault(launches.len(), message))?;
+            marks.push(mark()?);
+        }
+        self.stream.wait().map_err(|message| fault(launches.len(), message))?;
+        let mut seconds = vec![0.0; plan.dispatches.len()];
+        for ((_, encoded), marks) in list.dispatches().zip(marks.windows(2)) {
+            seconds[encoded.dispatch] =
+                marks[1].seconds_since(&marks[0]).map_err(refused("the time between two points"))?;
+        }
+        Ok(Some(seconds))
+    }
+
     fn bandwidth(&mut self) -> Result<Option<f64>, BackendError> {
         self.wait()?;
         driver::copy_bandwidth(&self.context, &self.stream).map(Some)
