@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: tidy, formatting, lints and every test, in order of cost.
 
-use crate::{api, darwin, metal_host, mutants, tidy, verified};
+use crate::{api, darwin, metal_host, mutants, report, tidy, verified};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,6 +35,7 @@ const CUDA_CLIPPY: [&str; 12] = [
 pub fn run(root: &Path) -> Result<()> {
     let start = Instant::now();
     step("tidy", || tidy::run(root))?;
+    step("report", || report::run(root, true))?;
     step("fmt", || {
         cargo(root, &["fmt", "--all", "--check"])?;
         cargo(root, &["fmt", "--manifest-path", metal_host::MANIFEST, "--check"])

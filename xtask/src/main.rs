@@ -6,6 +6,7 @@ mod ci;
 mod darwin;
 mod metal_host;
 mod mutants;
+mod report;
 mod tidy;
 mod verified;
 
@@ -53,6 +54,12 @@ enum Command {
         #[arg(long, requires = "record")]
         host: Option<verified::Host>,
     },
+    /// Write figures and tables from the records of bench/records
+    Report {
+        /// Only say whether what is committed is what the records give
+        #[arg(long)]
+        check: bool,
+    },
     /// Run the Metal backend's host code on Linux, against a fake of Metal
     MetalHost {
         /// Passed on to the tests
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
         Command::Mutants { file, .. } => mutants::run(&root(), file.as_deref()),
         Command::Verified { record, host } => verified::verified(&root(), record, host),
         Command::MetalHost { filter } => metal_host::run(&root(), &filter),
+        Command::Report { check } => report::run(&root(), check),
         Command::Tidy => tidy::run(&root()),
     };
     match result {

@@ -1,0 +1,99 @@
+//! `cargo xtask report`: figures and tables from the records under bench/records, so that no number in them was typed.
+//!
+//! Figures go to docs/figures, one file each and a page with all of them; tables into the texts that ask for them. With
+//! `--check`, nothing is written: what is committed must be what the records give.
+
+mod ablation;
+mod page;
+mod records;
+mod roofline;
+mod svg;
+mod tables;
+mod throughput;
+mod timeline;
+
+use anyhow::{Context, Result, bail};
+use records::{Anchors, Machine};
+use std::path::Path;
+
+const RECORDS: &str = "bench/records";
+const FIGURES: &str = "docs/figures";
+/// Texts that may ask for tables.
+const TEXTS: [&str; 3] = ["README.md", "docs/performance.md", "docs/experiments.md"];
+
+/// Kinds of figures, which their names begin with.
+const KINDS: [&str; 4] = ["speed", "roofline", "step", "mechanisms"];
+
+/// A figure and the file that it goes to.
+struct Figure {
+    file: String,
+    svg: String,
+}
+
+/// Writes everything, or compares it with what is there.
+pub fn run(root: &Path, check: bool) -> Result<()> {
+    let machines = records::read(&root.join(RECORDS))?;
+    let figures = figures(&machines);
+    let mut files: Vec<(String, String)> = vec![(format!("{FIGURES}/report.html"), page::page(&machines, &figures))];
+    for name in TEXTS {
+        let text = std::fs::read_to_string(root.join(name)).with_context(|| format!("cannot read {name}"))?;
+        let folder = if name.starts_with("docs/") { "figures" } else { FIGURES };
+        let addresses: Vec<String> = figures.iter().map(|figure| format!("{folder}/{}", figure.file)).collect();
+        files.push((name.to_owned(), tables::fill(&text, &machines, &addresses).with_context(|| name.to_owned())?));
+    }
+    files.extend(figures.into_iter().map(|figure| (format!("{FIGURES}/{}", figure.file), figure.svg)));
+    let mut old: Vec<String> = files
+        .iter()
+        .filter(|(name, text)| std::fs::read(root.join(name)).ok().as_deref() != Some(text.as_bytes()))
+        .map(|(name, _)| name.clone())
+        .collect();
+    std::fs::create_dir_all(root.join(FIGURES)).with_context(|| format!("cannot make {FIGURES}"))?;
+    let idle = idle(root, &files)?;
+    old.extend(idle.iter().cloned());
+    if check {
+        if !old.is_empty() {
+            bail!("not what the records give: {}; run `cargo xtask report` and commit it", old.join(", "));
+        }
+        eprintln!("report: {} files are what the records give", files.len());
+        return Ok(());
+    }
+    for (name, text) in &files {
+        std::fs::write(root.join(name), text).with_context(|| format!("cannot write {name}"))?;
+    }
+    for name in idle {
+        std::fs::remove_file(root.join(&name)).with_context(|| format!("cannot remove {name}"))?;
+    }
+    eprintln!("report: {} of {} files changed", old.len(), files.len());
+    Ok(())
+}
+
+/// Figures that no record gives any more.
+fn idle(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
+    let mut idle = Vec::new();
+    for entry in std::fs::read_dir(root.join(FIGURES)).with_context(|| format!("cannot read {FIGURES}"))? {
+        let name = format!("{FIGURES}/{}", entry?.file_name().to_string_lossy());
+        if !files.iter().any(|(file, _)| *file == name) {
+            idle.push(name);
+        }
+    }
+    Ok(idle)
+}
+
+/// All figures that the records have something for.
+fn figures(machines: &[Machine]) -> Vec<Figure> {
+    let published: Option<&Anchors> =
+        machines.iter().filter_map(|m| m.anchors.as_ref()).find(|anchors| !anchors.mechanisms.is_empty());
+    let mut figures = Vec::new();
+    for machine in machines {
+        let drawn = [
+            throughput::draw(machine),
+            roofline::draw(machine),
+            timeline::draw(machine),
+            ablation::draw(machine, published),
+        ];
+        for (kind, svg) in KINDS.into_iter().zip(drawn) {
+            figures.extend(svg.map(|svg| Figure { file: format!("{kind}-{}.svg", machine.name), svg }));
+        }
+    }
+    figures
+}

@@ -1,0 +1,58 @@
+//! All figures on one page that needs nothing else.
+
+use super::Figure;
+use super::records::Machine;
+use super::svg::escape;
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\">
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<meta name=\"color-scheme\" content=\"light dark\">
+<title>lily, measured</title>
+<style>
+body{font:16px/1.5 system-ui,-apple-system,'Segoe UI','Liberation Sans',sans-serif;max-width:940px;margin:2rem auto;padding:0 1rem;background:#fff;color:#1f2328}
+figure{margin:1.5rem 0}svg{max-width:100%;height:auto}figcaption,li{color:#59636e;font-size:14px}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}figcaption,li{color:#9198a1}}
+</style>
+<h1>lily, measured</h1>
+<p>Written by <code>cargo xtask report</code> from the records in bench/records; docs/performance.md and docs/experiments.md say how they
+were made. No Mac has been measured.</p>
+";
+
+/// The page.
+pub fn page(machines: &[Machine], figures: &[Figure]) -> String {
+    let mut page = HEAD.to_owned();
+    for machine in machines {
+        let of_machine: Vec<&Figure> =
+            figures.iter().filter(|figure| figure.file.ends_with(&format!("-{}.svg", machine.name))).collect();
+        if of_machine.is_empty() {
+            continue;
+        }
+        page += &format!("<h2>{}</h2>\n", escape(&machine.name));
+        for figure in of_machine {
+            page += &format!("<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", figure.svg, caption(&figure.file));
+        }
+        if let Some(anchors) = &machine.anchors {
+            let device = format!(
+                "Other engines that did not take turns with lily: {}, on {}.",
+                anchors.measured, anchors.device
+            );
+            page += &format!("<ul><li>{}</li></ul>\n", escape(&device));
+        }
+    }
+    page
+}
+
+fn caption(file: &str) -> &'static str {
+    match file.split('-').next() {
+        Some("speed") => {
+            "Medians; where an engine did not take turns with lily, a ratio is good to a few percent at best."
+        }
+        Some("roofline") => {
+            "Data that a cache holds can be read faster than memory gives it: kernels above the line of memory have such data."
+        }
+        Some("step") => "Each launch waits for the one before it here; the step as it is run lets them overlap.",
+        _ => "Effects of single mechanisms do not add up.",
+    }
+}

@@ -1,0 +1,202 @@
+//! Tables and figures in the texts, between two comments that name them: what is written there comes from records.
+
+use super::KINDS;
+use super::records::{Kernel, Kernels, Machine, Phase, Series};
+use super::svg::{grouped, tokens};
+use anyhow::{Context, Result};
+
+/// Stages of lily's decode step of the published model, which docs/performance.md has from `lily plan`.
+const STAGES: f64 = 243.0;
+/// Stands where there is no record.
+const NOT_YET: &str = "Not measured yet.\n";
+
+/// Puts everything that `text` asks for into it; `figures` are the addresses of all figures, seen from the text.
+///
+/// # Errors
+/// If it asks for something that there is no record for.
+pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<String> {
+    const BEGIN: &str = "<!-- from records: ";
+    const END: &str = "<!-- end -->";
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(BEGIN) {
+        let (name, after) = after.split_once(" -->\n").context("a comment that ends with its line")?;
+        let (_, after) = after.split_once(END).with_context(|| format!("`{name}` has no `{END}`"))?;
+        let (kind, machine) = name.split_once(' ').unwrap_or((name, ""));
+        let machine = machines.iter().find(|m| m.name == machine);
+        let table = machine.and_then(|machine| match kind {
+            "speed" => speed(machine),
+            "model" => model(machine, machines),
+            "kernels" => Some(machine.kernels.last().map_or(NOT_YET.to_owned(), kernels)),
+            kind => kind.strip_prefix("figure-").and_then(|kind| figure(kind, &machine.name, figures)),
+        });
+        let table = table.with_context(|| format!("no record makes `{name}`"))?;
+        filled += &format!("{before}{BEGIN}{name} -->\n\n{table}\n{END}");
+        rest = after;
+    }
+    Ok(filled + rest)
+}
+
+/// Speed by length: lily, the others, and lily's ratio to the fastest of them.
+fn speed(machine: &Machine) -> Option<String> {
+    let series = machine.series();
+    let (lily, others) = series.split_first()?;
+    let mut lengths: Vec<usize> = lily.prefill.iter().chain(&lily.decode).map(|p| p.0).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let mut table = String::from("| Tokens |");
+    for phase in ["Prefill", "Decoding"] {
+        table += &format!(" {phase}: lily |");
+        others.iter().for_each(|s| table += &format!(" {} |", s.engine));
+        table += if others.is_empty() { "" } else { " ratio |" };
+    }
+    let columns = table.matches('|').count() - 1;
+    table += &format!("\n|{}\n", "---:|".repeat(columns));
+    for length in lengths {
+        table += &format!("| {} |", tokens(length));
+        for prefill in [true, false] {
+            let of = |s: &Series| {
+                let points = if prefill { &s.prefill } else { &s.decode };
+                points.iter().find(|p| p.0 == length).map(|p| p.1)
+            };
+            let cell = |rate: Option<f64>| rate.map_or(" |".to_owned(), |r| format!(" {} |", number(r)));
+            table += &cell(of(lily));
+            others.iter().for_each(|s| table += &cell(of(s)));
+            let best = others.iter().filter_map(of).reduce(f64::max);
+            if !others.is_empty() {
+                let ratio = of(lily).zip(best).map(|(ours, theirs)| ours / theirs);
+                table += &ratio.map_or(" |".to_owned(), |r| format!(" {r:.2} |"));
+            }
+        }
+        table.push('\n');
+    }
+    Some(table)
+}
+
+fn figure(kind: &str, machine: &str, figures: &[String]) -> Option<String> {
+    let address = figures.iter().find(|address| address.ends_with(&format!("/{kind}-{machine}.svg")));
+    match address {
+        Some(address) => Some(format!("![{kind} on {machine}]({address})\n")),
+        None => KINDS.contains(&kind).then(|| NOT_YET.to_owned()),
+    }
+}
+
+/// Kernels with what they reach, phase by phase, the slowest first.
+fn kernels(record: &Kernels) -> String {
+    record.phases.iter().map(|phase| phase_table(record, phase)).collect::<Vec<_>>().join("\n")
+}
+
+fn phase_table(record: &Kernels, phase: &Phase) -> String {
+    let step = &phase.step_ms;
+    let what = if phase.phase == "decode" {
+        "One token".to_owned()
+    } else {
+        format!("A chunk of {} tokens", grouped(phase.rows as f64))
+    };
+    let context = grouped(phase.context_tokens as f64);
+    let mut table = format!("{what} after {context}: {:.3} ms ({:.3} to {:.3}).\n\n", step.median, step.min, step.max);
+    table += "| Kernel | launches | ms within | ms alone | MB | GB/s alone | of a copy | TFLOP/s alone |\n|---|---:|---:|---:|---:|---:|---:|---:|\n";
+    let mut kernels: Vec<&Kernel> = phase.kernels.iter().collect();
+    kernels.sort_by(|a, b| b.within_ms.total_cmp(&a.within_ms));
+    for k in kernels {
+        let per_second = |amount: f64| amount / (k.alone_ms / 1e3);
+        table += &format!(
+            "| `{}` | {} | {:.3} | {:.3} | {:.1} | {} | {:.0} % | {:.2} |\n",
+            k.kernel,
+            k.launches,
+            k.within_ms,
+            k.alone_ms,
+            k.bytes() / 1e6,
+            grouped(per_second(k.bytes()) / 1e9),
+            100.0 * per_second(k.bytes()) / record.bandwidth,
+            per_second(k.flops) / 1e12
+        );
+    }
+    table
+}
+
+fn number(rate: f64) -> String {
+    if rate < 100.0 { format!("{rate:.1}") } else { grouped(rate) }
+}
+
+/// A model of decoding on a machine that was not measured: the time to move the bytes, and a time for each stage that the
+/// published engine's own figures give.
+fn model(machine: &Machine, machines: &[Machine]) -> Option<String> {
+    let anchors = machine.anchors.as_ref()?;
+    let published = anchors.engines.iter().find(|e| e.engine == "published engine")?;
+    let stages = anchors.decode_stages?;
+    let measured = machines.iter().find(|machine| machine.bytes_per_token().len() > 1)?;
+    let bytes = measured.bytes_per_token();
+    let floor = |context: usize| line(&bytes, context) / anchors.copy_bandwidth;
+    let theirs = median(published.decode.iter().map(|(n, rate)| (1.0 / rate - floor(*n)) / stages).collect());
+    let bandwidth = measured.benches().first()?.bandwidth;
+    let lily = measured.series().swap_remove(0).decode;
+    let ours = median(lily.iter().map(|(n, rate)| (1.0 / rate - line(&bytes, *n) / bandwidth) / STAGES).collect());
+    let by_model = |context: usize, stages: f64, stage: f64| 1.0 / (floor(context) + stages * stage);
+    let mut table = String::from(
+        "| Context | MB a token | limit of the bandwidth | published engine, reported | the same by the model | error | lily by the model |\n\
+         |---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    let mut worst = 0.0_f64;
+    for (context, rate) in &published.decode {
+        let modelled = by_model(*context, stages, theirs);
+        let error = 100.0 * (modelled / rate - 1.0);
+        worst = worst.max(error.abs());
+        let (low, high) = (by_model(*context, STAGES, ours), by_model(*context, STAGES, theirs));
+        table += &format!(
+            "| {} | {} | {:.0} | {rate} | {modelled:.0} | {error:+.1} % | {:.0} to {:.0} |\n",
+            tokens(*context),
+            grouped(line(&bytes, *context) / 1e6),
+            1.0 / floor(*context),
+            low.min(high),
+            low.max(high)
+        );
+    }
+    Some(format!(
+        "{table}\nTokens/s. The model: a token takes its bytes over {:.0} GB/s, and so long for every stage of the plan; the published engine is taken to move \
+         lily's bytes. From the published \
+         engine's reported speeds and {stages:.0} stages follow {:.1} us for a stage (the median of the contexts), with which the model meets these \
+         speeds within {worst:.0} %. lily's plan has {STAGES:.0} stages; its figures here are those with {:.1} us, which its own speeds on {} \
+         give in the same way, and those with the published engine's. That lily's kernels cost either on a Mac is an assumption that nothing has \
+         tested, so the error of the last column is not known.\n",
+        anchors.copy_bandwidth / 1e9,
+        1e6 * theirs,
+        1e6 * ours,
+        measured.name
+    ))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The line through the first and the last of some points, at `x`.
+fn line(points: &[(usize, f64)], x: usize) -> f64 {
+    let (first, last) = (points[0], points[points.len() - 1]);
+    let slope = (last.1 - first.1) / (last.0 as f64 - first.0 as f64);
+    first.1 + slope * (x as f64 - first.0 as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_put_where_they_are_asked_for() {
+        let record = r#"{"commit": "c", "device": "d", "checkpoint": "m", "peer": {"name": "other"}, "lengths": [
+            {"tokens": 1024, "prefill_tps": {"median": 3000, "min": 1, "max": 9}, "peer_prefill_tps": {"median": 1500, "min": 1, "max": 9}}]}"#;
+        let mut machine = Machine { name: "here".into(), ..Machine::default() };
+        machine.benches.push(serde_json::from_str(record).unwrap());
+        let text = "a\n<!-- from records: speed here -->\nold\n<!-- end -->\nb\n";
+        let filled = fill(text, &[machine.clone()], &[]).unwrap();
+        assert!(filled.contains("| 1K | 3,000 | 1,500 | 2.00 | | | |\n") && !filled.contains("old"), "{filled}");
+        assert_eq!(fill(&filled, &[machine.clone()], &[]).unwrap(), filled);
+        let figures = ["figures/speed-here.svg".to_owned()];
+        let with = fill(&text.replace("speed here", "figure-speed here"), &[machine.clone()], &figures).unwrap();
+        assert!(with.contains("![speed on here](figures/speed-here.svg)"), "{with}");
+        for none in ["speed there", "figure-nothing here"] {
+            assert!(fill(&text.replace("speed here", none), &[machine.clone()], &figures).is_err(), "{none}");
+        }
+    }
+}
