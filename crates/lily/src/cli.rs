@@ -1,7 +1,9 @@
 //! Every command and flag, in one place: help, man page and completions are made from it.
 
 use crate::clients::Client;
+use crate::commands::bench::peer::Peer;
 use crate::load::{DeviceArgs, EngineArgs, ModelArgs};
+use crate::measure::Lengths;
 use crate::output::Color;
 use crate::sampling::SamplingArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -391,31 +393,28 @@ pub struct EvalTeacherArgs {
     pub engine: EngineArgs,
 }
 
-/// Arguments of `lily bench`.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    /// Prompt lengths to prefill, in tokens
-    #[arg(long, value_delimiter = ',', default_value = "512", value_name = "TOKENS,...")]
-    pub prefill: Vec<usize>,
+/// What `lily bench` and `lily ablate` have in common: what to measure on what, and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct MeasureArgs {
+    /// Prompt lengths to prefill, in tokens: such as 512,4K, or 256..128K for every doubling
+    #[arg(long, default_value = "512,2K", value_name = "TOKENS,...")]
+    pub prefill: Lengths,
+    /// Contexts to decode at, in tokens [default: the lengths of --prefill]
+    #[arg(long, value_name = "TOKENS,...")]
+    pub context: Option<Lengths>,
     /// Tokens to decode at every context
     #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub decode: usize,
-    /// Contexts to decode at, in tokens
-    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "TOKENS,...")]
-    pub context: Vec<usize>,
-    /// Runs of each
-    #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
-    pub reps: usize,
     /// Longest prefill chunk, in tokens [default: 512]
     #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub chunk: Option<usize>,
     /// Seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write the record to a file as well
+    /// Write a record of the figures, as JSON
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Print the record as JSON
+    pub record: Option<PathBuf>,
+    /// Print the record instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -424,40 +423,61 @@ pub struct BenchArgs {
     pub device: DeviceArgs,
 }
 
+impl MeasureArgs {
+    /// Contexts to decode at.
+    pub fn contexts(&self) -> &[usize] {
+        &self.context.as_ref().unwrap_or(&self.prefill).0
+    }
+}
+
+/// Arguments of `lily bench`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Measure prefill and decode, by the protocol of published comparisons.
+
+Every round starts each engine as a process of its own, and which comes first alternates. A run whose medians differ by more \
+than 3 % between rounds, or whose greedy tokens differ, is refused, and no record of it is written. Before a length is timed, \
+up to 4,096 tokens of it and a few steps are computed uncounted.")]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Runs of each in a round
+    #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub reps: usize,
+    /// Rounds; a record needs two
+    #[arg(long, default_value_t = 2, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub rounds: usize,
+    /// Engine to measure beside lily: mlx-lm, or mlx-lm=PYTHON with the Python that has it, or llama-bench=PATH
+    #[arg(long, value_name = "ENGINE")]
+    pub peer: Option<Peer>,
+    /// The GGUF file that llama-bench measures
+    #[arg(long, value_name = "FILE")]
+    pub peer_model: Option<PathBuf>,
+    /// Decode with temperature 0.7, top-k 20, top-p 0.8 and a presence penalty as well, by turns with greedy runs
+    #[arg(long)]
+    pub sampled: bool,
+    /// Decode so many sessions at once as well, at every context
+    #[arg(long, value_delimiter = ',', value_name = "SESSIONS,...", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    pub batch: Vec<usize>,
+    /// Time the first token after a conversation of so many cached tokens and 100 new ones
+    #[arg(long, value_name = "TOKENS", value_parser = crate::measure::parse_tokens)]
+    pub cached: Option<usize>,
+    /// Measure lily in this process, and print it for the process that compares.
+    #[arg(long, hide = true)]
+    pub arm: bool,
+}
+
 /// Arguments of `lily ablate`.
 #[derive(Args, Debug)]
 pub struct AblateArgs {
+    #[command(flatten)]
+    pub measure: MeasureArgs,
     /// A mechanism to measure, as `lily plan --without` names them; may be given several times [default: all]
     #[arg(long, value_name = "MECHANISM")]
     pub mechanism: Vec<Mechanism>,
-    /// Prompt lengths to prefill, in tokens
-    #[arg(long, value_delimiter = ',', default_value = "512,2048", value_name = "TOKENS,...")]
-    pub prefill: Vec<usize>,
-    /// Tokens to decode at every context
-    #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
-    pub decode: usize,
-    /// Contexts to decode at, in tokens
-    #[arg(long, value_delimiter = ',', default_value = "4096", value_name = "TOKENS,...")]
-    pub context: Vec<usize>,
     /// Pairs of runs, with and without
     #[arg(long, default_value_t = 6, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub pairs: usize,
-    /// Longest prefill chunk, in tokens [default: 512]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
-    pub chunk: Option<usize>,
-    /// Seed of the random tokens
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Write the record to a file as well
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Print the record as JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
 }
 
 /// Arguments of `lily kernels`.

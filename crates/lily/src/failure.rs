@@ -63,6 +63,11 @@ impl Failure {
         Self { code: FAILED, message: None }
     }
 
+    /// The failure of another process of this program: its code (none if something ended it) and message.
+    pub fn of_process(code: Option<i32>, message: &str) -> Self {
+        Self::new(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), message)
+    }
+
     /// A file that cannot be read or written.
     pub fn file(action: &str, path: &std::path::Path, source: std::io::Error) -> Self {
         Self::other(format_args!("{}: cannot {action}: {source}", path.display()))

@@ -1,4 +1,4 @@
-//! What this machine is and how fast it reads memory.
+//! What this machine is, how fast it reads memory, and how much of it this process took.
 
 use lily_engine::backend::cpu::isa::Isa;
 use lily_engine::memory::available_bytes;
@@ -14,6 +14,8 @@ pub struct Machine {
     pub cores: usize,
     /// Operating system and architecture.
     pub system: String,
+    /// Version of the GPU's driver: NVIDIA's, or that of macOS, which brings its own; none where there is neither.
+    pub driver: Option<String>,
     /// Instruction sets that kernels exist for, slowest first.
     pub instruction_sets: Vec<&'static str>,
     /// Memory that could be used, in bytes; none where the system does not say.
@@ -23,16 +25,51 @@ pub struct Machine {
 impl Machine {
     /// This one.
     pub fn this() -> Self {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let processor = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
         Self {
-            processor: processor.map_or("unknown", |(_, name)| name).to_owned(),
+            processor: processor().unwrap_or_else(|| "unknown".to_owned()),
+            driver: driver(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             instruction_sets: Isa::supported().map(Isa::name).collect(),
             available_bytes: available_bytes(),
         }
     }
+}
+
+fn processor() -> Option<String> {
+    if cfg!(target_os = "macos") {
+        return said("sysctl", &["-n", "machdep.cpu.brand_string"]);
+    }
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let (_, name) = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "))?;
+    Some(name.to_owned())
+}
+
+fn driver() -> Option<String> {
+    if cfg!(target_os = "macos") {
+        return said("sw_vers", &["-productVersion"]).map(|version| format!("macOS {version}"));
+    }
+    nvidia_version(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?)
+}
+
+/// The version of the kernel module: the first word of its line that begins as a version does.
+fn nvidia_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
+    let is_version = |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
+    line.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+/// What a program of the system says.
+fn said(program: &str, args: &[&str]) -> Option<String> {
+    let output = std::process::Command::new(program).args(args).output().ok().filter(|o| o.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Most memory of this process that was resident at once, mapped files included; `None` where the system does not say.
+pub fn peak_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
 /// Bytes that are read over and over: far more than caches hold.
@@ -81,5 +118,19 @@ mod tests {
     fn the_sum_reads_every_word() {
         let words: Vec<u64> = (1..=1000).collect();
         assert_eq!(sum(&words), 500_500);
+    }
+
+    #[test]
+    fn the_driver_says_its_version_in_several_ways() {
+        let check = |line: &str, expect| assert_eq!(nvidia_version(line).as_deref(), expect, "{line}");
+        check(
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+            Some("535.104.05"),
+        );
+        check(
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x@y)\nGCC version: 12.2.0",
+            Some("580.159.04"),
+        );
+        check("GCC version: gcc 12.2.0", None);
     }
 }

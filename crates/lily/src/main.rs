@@ -12,6 +12,7 @@ mod measure;
 mod model;
 mod nano;
 mod output;
+mod record;
 mod sampling;
 
 use clap::Parser;

@@ -186,25 +186,73 @@ fn kernels_are_measured_with_what_they_cost() {
     assert!((within - each).abs() < 1e-9 * each, "{within} and {each}");
 }
 
+/// Arguments of a bench that takes no time, in one round, as figures of busy machines differ.
+const BENCH: [&str; 9] = ["bench", "--prefill", "8,16", "--context", "16", "--decode", "4", "--rounds", "1"];
+
 #[test]
-fn bench_writes_a_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let record = folder.path().join("record.json");
-    let args = ["bench", "--prefill", "16", "--decode", "4", "--context", "0,8", "--reps", "2", "--out"];
-    let output = lily(&args).arg(&record).output();
-    assert_eq!(output.code, Some(0), "{output:?}");
-    assert!(output.stdout.contains("prefill 16") && output.stdout.contains("decode 4 at 8"), "{output:?}");
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
-    assert_eq!(record["decode"][1]["context_tokens"], 8);
-    let rate = &record["prefill"][0]["tokens_per_second"];
-    assert!(rate["min"].as_f64() <= rate["median"].as_f64() && rate["median"].as_f64() <= rate["max"].as_f64());
-    assert!(record["bandwidth"].as_f64().unwrap() > 1e8);
+fn bench_measures_what_is_asked() {
+    let more = ["--reps", "2", "--sampled", "--batch", "2,3", "--cached", "32", "--json"];
+    let record = lily(&[&BENCH[..], &more].concat()).output().json();
+    let (prefill, decode) = (&record["lengths"][0], &record["lengths"][1]);
+    assert_eq!((prefill["tokens"].as_u64(), decode["tokens"].as_u64()), (Some(8), Some(16)));
+    assert!(
+        prefill["decode_tps"].is_null() && prefill["prefill_tps"]["runs"].as_array().unwrap().len() == 2,
+        "{record}"
+    );
+    for rate in [&decode["prefill_tps"], &decode["decode_tps"], &decode["sampled_tps"], &decode["batches"][1]["tps"]] {
+        assert!(rate["min"].as_f64() <= rate["median"].as_f64() && rate["median"].as_f64() <= rate["max"].as_f64());
+        assert!(rate["min"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    assert_eq!(decode["tokens_sha256"].as_str().unwrap().len(), 64);
+    assert_eq!(
+        (decode["batches"][1]["sessions"].as_u64(), record["first_token"]["new_tokens"].as_u64()),
+        (Some(3), Some(100))
+    );
+    assert!(record["bandwidth"].as_f64().unwrap() > 1e8 && record["load_seconds"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(record["checkpoint"]["name"], "lily-nano");
+    let table = lily(&BENCH).output();
+    assert!(table.stdout.contains("prefill 8") && table.stdout.contains("decode at 16"), "{table:?}");
+}
+
+#[test]
+fn what_bench_cannot_measure_is_refused() {
     check_failure(&lily(&["bench", "--prefill", "0"]).output(), 2, "at least 1 token");
+    check_failure(&lily(&BENCH).arg("--record").arg("unwritten.json").output(), 2, "a record needs two rounds");
+    check_failure(&lily(&[&BENCH[..], &["--peer", "mlx-lm"]].concat()).output(), 2, "cannot read the model in the box");
+    check_failure(&lily(&[&BENCH[..], &["--peer", "llama-bench=x"]].concat()).output(), 2, "--peer-model FILE.gguf");
+    // Words and code of the process that measures.
+    check_failure(&lily(&[&BENCH[..], &["--batch", "9"]].concat()).output(), 2, "error: --batch 9: expected at most 8");
+    check_failure(&lily(&["bench", "--context", "9999"]).output(), 2, "error: a context of 10068 tokens was asked for");
     check_failure(
         &lily(&["ablate", "--backend", "cpu", "--prefill", "16", "--context", "16"]).output(),
         2,
         "it is a mechanism of GPUs",
     );
+}
+
+#[test]
+#[cfg(unix)]
+fn bench_sets_a_peer_beside_lily() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = folder.path().join("llama-bench");
+    let script = r#"#!/bin/sh
+        row() { echo "{\"build_commit\": \"abc\", \"build_number\": 7, \"gpu_info\": \"its GPU\", \"n_prompt\": $1, \"n_gen\": $2,
+            \"n_depth\": $3, \"samples_ts\": [1.5, 2.5, 9.0]}"; }
+        case "$*" in *"-n 0 -d 0"*) echo "[$(row 8 0 0), $(row 16 0 0)]" ;; *) echo "[$(row 0 4 16)]" ;; esac"#;
+    std::fs::write(&peer, script).unwrap();
+    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let engine = format!("llama-bench={}", peer.display());
+    let beside = [&BENCH[..], &["--peer", &engine, "--peer-model", "some/file.gguf"]].concat();
+    let record = lily(&beside).arg("--json").output().json();
+    assert_eq!((&record["peer"]["device"], &record["peer"]["model"]), (&"its GPU".into(), &"file.gguf".into()));
+    assert_eq!(record["lengths"][1]["peer_decode_tps"]["median"], 2.5);
+    assert!(record["lengths"][1]["decode_tps"]["median"].as_f64().unwrap() > 0.0, "{record}");
+    let table = lily(&beside).output();
+    assert!(table.stdout.contains("beside llama.cpp (build 7 (abc)") && table.stdout.contains("ratio"), "{table:?}");
+
+    std::fs::write(&peer, "#!/bin/sh\necho unknown model architecture >&2; exit 1\n").unwrap();
+    check_failure(&lily(&beside).output(), 1, "llama.cpp: it failed (exit status: 1):\nunknown model architecture");
 }
 
 #[test]

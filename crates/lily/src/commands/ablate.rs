@@ -6,13 +6,14 @@
 
 use crate::cli::AblateArgs;
 use crate::failure::Failure;
-use crate::hardware::Machine;
-use crate::load::EngineArgs;
+use crate::load::{EngineArgs, open};
 use crate::measure::{self, Context, Rate};
 use crate::output;
+use crate::record::{Origin, publish};
 use lily_engine::engine::Engine;
 use lily_engine::model::{Mechanism, Mechanisms, Model};
 use lily_engine::plan::Plan;
+use lily_engine::sampler::SamplingParams;
 use serde::Serialize;
 
 /// What was measured of one mechanism at one length.
@@ -34,63 +35,44 @@ struct Effect {
 /// Everything measured.
 #[derive(Clone, Debug, Serialize)]
 struct Record {
-    lily: &'static str,
-    commit: &'static str,
-    machine: Machine,
-    device: String,
-    checkpoint: String,
-    chunk_tokens: usize,
-    decode_tokens: usize,
-    seed: u64,
+    #[serde(flatten)]
+    origin: Origin,
     effects: Vec<Effect>,
 }
 
 /// Runs the command.
 pub fn run(args: &AblateArgs) -> Result<(), Failure> {
-    if args.prefill.contains(&0) {
-        return Err(Failure::usage("--prefill 0: expected at least 1 token"));
-    }
-    let longest =
-        args.prefill.iter().copied().chain(args.context.iter().map(|c| c.max(&1) + args.decode + 1)).max().unwrap_or(1);
-    let checkpoint = args.model.open()?;
-    let engine = EngineArgs { context: Some(longest), device: args.device.clone() };
-    let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
-    options.chunk_tokens = args.chunk.unwrap_or(options.chunk_tokens);
+    let measured = &args.measure;
+    let model = measured.model.resolve()?;
+    measured.model.introduce(&model);
+    let (prefill_lengths, contexts) = (&measured.prefill.0, measured.contexts());
+    let decoding = contexts.iter().map(|context| context + measured.decode + 1);
+    let longest = prefill_lengths.iter().copied().chain(decoding).max().unwrap_or(1);
+    let engine = EngineArgs { context: Some(longest), device: measured.device.clone() };
+    let mut options = engine.options(longest)?;
+    options.chunk_tokens = measured.chunk.unwrap_or(options.chunk_tokens);
     options.cache.bytes = 0; // the same prompt again is computed again
     // Memory for what replaces any of them.
     options.mechanisms = Mechanisms::NONE;
-    let mut engine = Engine::new(checkpoint, &options)?;
+    let mut engine = Engine::new(open(&model)?, &options)?;
     let mechanisms: Vec<Mechanism> = match args.mechanism.is_empty() {
         true => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
         false => args.mechanism.clone(),
     };
-    let bar = output::count_bar("measuring", args.prefill.len() + args.context.len());
+    let bar = output::count_bar("measuring", prefill_lengths.len() + contexts.len());
     let mut effects = Vec::new();
-    for &tokens in &args.prefill {
+    for &tokens in prefill_lengths {
         effects.extend(prefill(&mut engine, &mechanisms, tokens, args)?);
         bar.inc(1);
     }
-    for &tokens in &args.context {
+    for &tokens in contexts {
         effects.extend(decode(&mut engine, &mechanisms, tokens, args)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let record = Record {
-        lily: env!("CARGO_PKG_VERSION"),
-        commit: env!("LILY_COMMIT"),
-        machine: Machine::this(),
-        device: engine.device(),
-        checkpoint: engine.checkpoint().path().display().to_string(),
-        chunk_tokens: options.chunk_tokens,
-        decode_tokens: args.decode,
-        seed: args.seed,
-        effects,
-    };
-    if let Some(path) = &args.out {
-        let text = serde_json::to_string_pretty(&record).expect("plain JSON");
-        std::fs::write(path, text + "\n").map_err(|e| Failure::file("write the record", path, e))?;
-    }
-    if args.json { output::json(&record) } else { output::write(&table(&record)) }
+    let origin = Origin::new(&model, engine.checkpoint(), measured, engine.device(), options.chunk_tokens);
+    let record = Record { origin, effects };
+    publish(&record, &table(&record), measured)
 }
 
 fn prefill(
@@ -99,7 +81,7 @@ fn prefill(
     tokens: usize,
     args: &AblateArgs,
 ) -> Result<Vec<Effect>, Failure> {
-    let prompt = measure::random_tokens(engine, args.seed, tokens);
+    let prompt = measure::random_tokens(engine.model().shape.vocab, args.measure.seed, tokens);
     let rows = tokens.min(engine.model().chunk_tokens);
     let mut effects = Vec::new();
     for &mechanism in mechanisms {
@@ -107,7 +89,7 @@ fn prefill(
             mechanism == Mechanism::DeviceRouting || changes(engine, mechanism, |model| model.prefill(rows, true));
         if acts {
             let (with, without) =
-                pairs(engine, mechanism, args.pairs, &mut |engine| measure::prefill(engine, &prompt))?;
+                pairs(engine, mechanism, args.pairs, &mut |engine| Ok(Context::fill(engine, &prompt)?.1))?;
             effects.push(effect(mechanism, "prefill", tokens, with, without));
         }
     }
@@ -121,15 +103,16 @@ fn decode(
     args: &AblateArgs,
 ) -> Result<Vec<Effect>, Failure> {
     engine.switch(Mechanisms::ALL);
-    let filled = measure::random_tokens(engine, args.seed, tokens.max(1));
-    let context = Context::fill(engine, &filled)?;
+    let filled = measure::random_tokens(engine.model().shape.vocab, args.measure.seed, tokens);
+    let (context, _) = Context::fill(engine, &filled)?;
+    let (steps, greedy) = (args.measure.decode, SamplingParams::greedy());
+    let mut run = |engine: &mut Engine| Ok(context.decode(engine, steps, &greedy)?.tokens_per_second);
     let mut effects = Vec::new();
     for &mechanism in mechanisms {
         let acts =
             mechanism == Mechanism::DeviceTokens || changes(engine, mechanism, |model| model.decode(tokens, true));
         if acts {
-            let (with, without) =
-                pairs(engine, mechanism, args.pairs, &mut |engine| context.decode(engine, args.decode))?;
+            let (with, without) = pairs(engine, mechanism, args.pairs, &mut run)?;
             effects.push(effect(mechanism, "decode", tokens, with, without));
         }
     }
@@ -185,20 +168,10 @@ fn effect(mechanism: Mechanism, phase: &'static str, tokens: usize, with: Vec<f6
 }
 
 fn table(record: &Record) -> String {
-    let mut text = format!(
-        "{} on {}\n{}, commit {}, chunks of {} tokens, {} tokens decoded\n\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
-        record.device,
-        record.machine.processor,
-        record.checkpoint,
-        record.commit,
-        record.chunk_tokens,
-        record.decode_tokens,
-        "",
-        "tokens/s",
-        "with",
-        "without",
-        "effect",
-        "min..max"
+    let mut text = record.origin.heading();
+    text += &format!(
+        "\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
+        "", "tokens/s", "with", "without", "effect", "min..max"
     );
     for e in &record.effects {
         let interval = format!("{:+.1}..{:+.1} %", e.percent.min, e.percent.max);

@@ -1,0 +1,93 @@
+//! What every record of figures begins with, so that a figure can be traced: software, machine, checkpoint, settings.
+
+use crate::cli::MeasureArgs;
+use crate::failure::Failure;
+use crate::hardware::Machine;
+use crate::model::Model;
+use crate::output;
+use lily_engine::checkpoint::Checkpoint;
+use serde::Serialize;
+
+/// Where figures come from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Origin {
+    lily: &'static str,
+    commit: &'static str,
+    machine: Machine,
+    /// What computed.
+    device: String,
+    checkpoint: CheckpointOrigin,
+    seed: u64,
+    /// Longest prefill chunk.
+    chunk_tokens: usize,
+    /// Tokens of a run of decoding.
+    decode_tokens: usize,
+}
+
+/// Which checkpoint it was, without where it lay.
+#[derive(Clone, Debug, Serialize)]
+struct CheckpointOrigin {
+    name: String,
+    /// lily's fingerprint: dimensions, headers, lengths of files and samples of their bytes.
+    fingerprint: String,
+    weight_bytes: usize,
+}
+
+impl Origin {
+    /// The origin of figures that `device` gave with a model.
+    pub fn new(
+        model: &Model,
+        checkpoint: &Checkpoint,
+        args: &MeasureArgs,
+        device: String,
+        chunk_tokens: usize,
+    ) -> Self {
+        Self {
+            lily: env!("CARGO_PKG_VERSION"),
+            commit: env!("LILY_COMMIT"),
+            machine: Machine::this(),
+            device,
+            checkpoint: CheckpointOrigin {
+                name: model.short_name(),
+                fingerprint: hex(&checkpoint.fingerprint()),
+                weight_bytes: checkpoint.weight_bytes(),
+            },
+            seed: args.seed,
+            chunk_tokens,
+            decode_tokens: args.decode,
+        }
+    }
+
+    /// The origin for people.
+    pub fn heading(&self) -> String {
+        let driver = self.machine.driver.as_ref().map_or_else(String::new, |driver| format!(", driver {driver}"));
+        format!(
+            "{} on {}{driver}\n{} ({:.2} GB of weights), lily {} at commit {}\nchunks of {} tokens, {} tokens decoded\n",
+            self.device,
+            self.machine.processor,
+            self.checkpoint.name,
+            self.checkpoint.weight_bytes as f64 / 1e9,
+            self.lily,
+            self.commit,
+            self.chunk_tokens,
+            self.decode_tokens
+        )
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a record where the arguments say, and shows it or its table.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn publish(record: &impl Serialize, table: &str, args: &MeasureArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.record {
+        let text = serde_json::to_string_pretty(record).expect("plain JSON");
+        std::fs::write(path, text + "\n").map_err(|e| Failure::file("write the record", path, e))?;
+    }
+    if args.json { output::json(record) } else { output::write(table) }
+}
