@@ -7,6 +7,7 @@ pub mod attention;
 pub mod batch;
 pub mod chunks;
 pub mod delta;
+pub mod drift;
 pub mod ends;
 pub mod linear;
 pub mod moe;
@@ -231,6 +232,7 @@ macro_rules! common_cases {
                 sample_reports_broken_logits;
             linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;
+            drift: the_state_keeps_32768_tokens;
             attention: qk_prep, attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,
                 attend_merge_of_many_blocks;
             moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert,
