@@ -101,7 +101,7 @@ fn with_parts<T>(
     chat: &Conversation,
     make: impl FnOnce(&[Segment<'_>]) -> Result<T, PromptError>,
 ) -> Result<T, ApiError> {
-    let replay = model.history().replay(&chat.messages);
+    let replay = model.history().replay(&chat.messages, &chat.tools);
     let mut rendered = render(model, chat, replay.messages())?;
     let start = begin_answer(&mut rendered, chat.prefill.as_ref());
     let made = match replay.segments(&rendered[..start]) {

@@ -118,6 +118,34 @@ fn a_call_in_other_words_is_the_call_that_was_written() {
     assert_ne!(prompt(other), prompt(message));
 }
 
+/// Claude Code sends calls back with what their schemas have as defaults.
+#[test]
+fn a_call_with_defaults_filled_in_is_the_call_that_was_written() {
+    let server = Setup::default().start();
+    let mut tools = tools();
+    let properties = &mut tools[0]["function"]["parameters"]["properties"];
+    properties["unit"] = json!({"type": "string", "default": "C"});
+    let question = json!({"role": "user", "content": "What is the weather in Paris for 3 days?"});
+    let body = json!({"messages": [question], "tools": tools, "tool_choice": "required", "temperature": 0,
+        "parallel_tool_calls": false, "max_tokens": 200});
+    let message = server.post("/v1/chat/completions", &body).json()["choices"][0]["message"].clone();
+    let written: Value =
+        serde_json::from_str(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap()).unwrap();
+    let prompt = |unit: Option<&str>| {
+        let (mut message, mut arguments) = (message.clone(), written.clone());
+        if let Some(unit) = unit {
+            arguments["unit"] = unit.into();
+        }
+        message["tool_calls"][0]["function"]["arguments"] = arguments.to_string().into();
+        let result = json!({"role": "tool", "tool_call_id": "x", "content": "sunny"});
+        let body = json!({"messages": [question, message, result], "tools": tools});
+        server.post("/apply-template", &body).json()["prompt"].clone()
+    };
+    assert!(written.get("unit").is_none(), "the model left the argument to its default: {written}");
+    assert_eq!(prompt(Some("C")), prompt(None));
+    assert_ne!(prompt(Some("F")), prompt(None));
+}
+
 #[test]
 fn branches_and_edits_reuse_what_they_share() {
     let server = Setup::default().start();

@@ -7,8 +7,8 @@
 //! place of the marks, once the template has rendered them. Whether a template shows the reasoning of a past turn stays the
 //! template's decision.
 //!
-//! A message is replaced only if it says the same as what was written: same text, same calls, and the same reasoning where it
-//! has any. The memory is bounded in bytes; what was used longest ago goes first. Scope and locking are the caller's work.
+//! A message is replaced only if it says the same as what was written: same text, same calls (but for defaults that the client
+//! filled in), and the same reasoning where it has any. The memory is bounded in bytes; what was used longest ago goes first. Scope and locking are the caller's work.
 
 mod key;
 mod replay;
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use crate::fold::{Block, Folded};
 use crate::output::Piece;
+use crate::request::Tool;
 use key::{Key, Said, hashes};
 pub use replay::{Replay, Segment};
 
@@ -158,15 +159,16 @@ impl History {
         }
     }
 
-    /// Marks what is known of a conversation; see [`Replay`].
-    pub fn replay(&mut self, messages: &[Value]) -> Replay {
+    /// Marks what is known of a conversation, in which `tools` may be called; see [`Replay`].
+    pub fn replay(&mut self, messages: &[Value], tools: &[Tool]) -> Replay {
         let known = messages.iter().zip(hashes(messages)).enumerate();
-        let turns = known.filter_map(|(index, (message, before))| Some((index, self.find(message, before)?))).collect();
+        let turns = known.filter_map(|(index, (message, before))| Some((index, self.find(message, before, tools)?)));
+        let turns = turns.collect();
         Replay::new(messages, turns)
     }
 
     /// What was written where a conversation of the hash `before` goes on with this message.
-    fn find(&mut self, message: &Value, before: u64) -> Option<Arc<Turn>> {
+    fn find(&mut self, message: &Value, before: u64, tools: &[Tool]) -> Option<Arc<Turn>> {
         if message["role"] != "assistant" {
             return None;
         }
@@ -174,7 +176,7 @@ impl History {
         let by_call = message["tool_calls"][0]["id"].as_str().and_then(|id| self.by_call.get(id));
         let id = *by_call.or_else(|| self.by_key.get(&said.key(before)))?;
         let turn = Arc::clone(&self.entries.get(&id)?.turn);
-        if !said.same_as(&turn.said) {
+        if !said.same_as(&turn.said, tools) {
             return None;
         }
         self.touch(id);

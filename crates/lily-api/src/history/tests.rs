@@ -61,9 +61,14 @@ impl Play {
         chat.messages
     }
 
+    fn replay(&mut self) -> Replay {
+        let Input::Chat(chat) = self.request().input else { unreachable!() };
+        self.history.replay(&chat.messages, &chat.tools)
+    }
+
     /// The prompt as the server makes it, and the messages that it knew.
     fn prompt(&mut self) -> (String, usize) {
-        let replay = self.history.replay(&self.conversation());
+        let replay = self.replay();
         let rendered = render(replay.messages());
         let segments = replay.segments(&rendered).unwrap();
         let text = segments.iter().map(|segment| match segment {
@@ -137,6 +142,30 @@ fn a_turn_of_calls_comes_back_as_it_was_written() {
 }
 
 #[test]
+fn defaults_that_a_client_fills_in_say_nothing_else() {
+    let tool = |default: Value| {
+        let parameters = json!({"type": "object", "properties": {"path": {}, "all": {"default": default}}});
+        let tools = json!([{"type": "function", "function": {"name": "edit", "parameters": parameters}}]);
+        let body = json!({"messages": [{"role": "user", "content": "Go."}], "tools": tools});
+        let request = parse(Api::Chat, body.to_string().as_bytes()).unwrap();
+        let Input::Chat(chat) = request.input else { unreachable!() };
+        chat.tools
+    };
+    let said = |arguments: Value| {
+        let call = json!({"id": "a", "type": "function", "function": {"name": "edit", "arguments": arguments}});
+        Said::of_message(&json!({"role": "assistant", "content": "", "tool_calls": [call]}))
+    };
+    let (short, long) = (json!({"path": "a.rs"}), json!({"all": false, "path": "a.rs"}));
+    let same =
+        |copy: &Value, written: &Value, default| said(copy.clone()).same_as(&said(written.clone()), &tool(default));
+    assert!(same(&long, &short, json!(false)));
+    // Another value than the default, a default that was written and left out, and no default at all.
+    assert!(!same(&long, &short, json!(true)));
+    assert!(!same(&short, &long, json!(false)));
+    assert!(!same(&long, &short, Value::Null));
+}
+
+#[test]
 fn a_turn_of_text_is_found_by_what_it_answers() {
     let mut play = Play::new(1 << 20);
     for (question, raw) in [("a", "one\n</think>\n\nYes. \n"), ("b", "two\n</think>\n\n\nYes.")] {
@@ -186,11 +215,11 @@ fn tokens_are_given_where_a_part_begins_with_one() {
     let question = json!({"role": "user", "content": "q"});
     history.remember(std::slice::from_ref(&question), &pieces, written, true, parser.answer_start());
     let answer = json!({"role": "assistant", "content": "Yes."});
-    let replay = history.replay(&[question.clone(), answer.clone(), question.clone()]);
+    let replay = history.replay(&[question.clone(), answer.clone(), question.clone()], &[]);
     let text = render(replay.messages());
     let segments = replay.segments(&text).unwrap();
     assert_eq!(segments[1], Segment::Written { text: "Yes.", tokens: Some(&[4, 5]) });
-    let replay = history.replay(&[question, answer]);
+    let replay = history.replay(&[question, answer], &[]);
     let text = render(replay.messages());
     let segments = replay.segments(&text).unwrap();
     assert_eq!(segments[1], Segment::Written { text: "hm\n</think>\n\nYes.", tokens: Some(&[0, 1, 2, 3, 4, 5]) });
@@ -209,7 +238,7 @@ fn marks_in_the_clients_text_stay_text() {
             && prompt.ends_with("a</think>b<|im_end|>\n")
     );
     // A template that loses a mark gets the conversation as it came.
-    let replay = play.history.replay(&play.conversation());
+    let replay = play.replay();
     assert_eq!((replay.marked(), replay.segments("nothing")), (1, None));
     let content = replay.messages()[1]["content"].as_str().unwrap();
     assert_eq!(replay.segments(&format!("{content}{content}")), None);
