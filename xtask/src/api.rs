@@ -1,7 +1,8 @@
-//! `cargo xtask api`: the official clients, and a browser, against `lily serve` with the model in the box.
+//! `cargo xtask api`: the official clients, and a browser, against `lily serve` with the model in the box; then coding agents.
 //!
 //! The scripts and the versions of the clients are in tests/api. What they need is installed under target/api.
 
+use crate::agents;
 use crate::ci::{apt_install, cargo, quiet, succeed};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
@@ -23,14 +24,9 @@ pub fn run(root: &Path) -> Result<()> {
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
         succeed(pip.arg(scripts.join("requirements.txt")).arg("--target").arg(folder))
     })?;
-    let node = installed(root, "node", "package.json", |folder| {
-        std::fs::copy(scripts.join("package.json"), folder.join("package.json"))?;
-        let mut npm = Command::new("npm");
-        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--no-update-notifier"]).current_dir(folder);
-        succeed(npm.stdout(std::io::stderr())).context("npm comes with Node.js, version 20 or newer")
-    })?;
+    let node = node_packages(root, "node", "package.json")?;
     let browser = browser()?;
-    cargo(root, &["build", "--package", "lily", "--locked"])?;
+    cargo(root, &["build", "--package", "lily", "--package", "lily-server", "--bins", "--examples", "--locked"])?;
     for script in PYTHON {
         let mut command = Command::new("python3");
         command.arg(scripts.join(script)).env("PYTHONPATH", &python).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -42,7 +38,17 @@ pub fn run(root: &Path) -> Result<()> {
         std::fs::copy(scripts.join(script), &copy)?;
         against_a_server(root, Command::new("node").arg(copy).env("CHROMIUM", &browser))?;
     }
-    Ok(())
+    agents::run(root, None)
+}
+
+/// A folder with the npm packages that a list names.
+pub fn node_packages(root: &Path, name: &str, list: &str) -> Result<PathBuf> {
+    installed(root, name, list, |folder| {
+        std::fs::copy(root.join("tests/api").join(list), folder.join("package.json"))?;
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--no-update-notifier"]).current_dir(folder);
+        succeed(npm.stdout(std::io::stderr())).context("npm comes with Node.js, version 20 or newer")
+    })
 }
 
 /// A folder under target/api with what `list` names; installed anew when the list has changed.
@@ -79,25 +85,24 @@ fn browser() -> Result<PathBuf> {
 
 /// Runs a script with the addresses of a server of its own.
 fn against_a_server(root: &Path, script: &mut Command) -> Result<()> {
-    let server = Server::start(root)?;
+    let mut lily = Command::new(root.join("target/debug/lily"));
+    let server = Server::start(lily.args(["serve", "lily-nano", "--port", "0", "--log", "error"]))?;
     script.envs(server.variables.iter().map(|(name, value)| (name, value)));
     succeed(script.stdout(std::io::stderr()))
 }
 
-/// `lily serve` with the model in the box, ended with the value.
-struct Server {
+/// A server that has said where it is, ended with the value.
+pub struct Server {
     child: Child,
-    variables: Vec<(String, String)>,
+    /// What clients read: `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`.
+    pub variables: Vec<(String, String)>,
 }
 
 impl Server {
-    fn start(root: &Path) -> Result<Self> {
-        let mut command = Command::new(root.join("target/debug/lily"));
-        command
-            .args(["serve", "lily-nano", "--port", "0", "--log", "error"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start lily serve")?;
+    /// Starts a command that prints the variables as `lily serve` does.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         let output = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
         let mut server = Self { child, variables: Vec::new() };
         for line in output.lines().take(2) {
@@ -106,7 +111,7 @@ impl Server {
             server.variables.push((name.to_owned(), value.to_owned()));
         }
         if server.variables.len() < 2 {
-            bail!("lily serve ended before it answered");
+            bail!("{command:?} ended before it answered");
         }
         Ok(server)
     }

@@ -59,14 +59,15 @@ fn mutations(root: &Path) -> Result<()> {
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) { mutants::sample(root) } else { Ok(()) }
 }
 
-/// Writes what is generated from the kernel contracts, from the tables of request fields and from the clients' settings: the
-/// tests that compare it write it when asked to.
+/// Writes what is generated from the kernel contracts, from the tables of request fields, from the clients' settings and from an
+/// agent's conversation: the tests that compare it write it when asked to.
 pub fn codegen(root: &Path) -> Result<()> {
     let tests = [
         ["lily-engine", "--lib", "codegen"].as_slice(),
         &["lily-engine", "--test", "kernel_table"],
         &["lily-api", "--lib", "the_fields_in_the_docs"],
         &["lily", "--bin", "lily", "clients"],
+        &["lily-server", "--test", "transcript"],
     ];
     for test_arguments in tests {
         let mut test = Command::new("cargo");

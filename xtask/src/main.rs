@@ -1,6 +1,7 @@
 //! Developer commands of lily. `cargo xtask ci` is everything that must hold before a change is merged.
 #![forbid(unsafe_code)]
 
+mod agents;
 mod api;
 mod ci;
 mod darwin;
@@ -25,7 +26,12 @@ struct Cli {
 enum Command {
     /// Everything that must hold before a change is merged
     Ci,
-    /// Run the official clients and a browser against `lily serve`
+    /// Let coding agents do a small task with a model that follows a script; part of `api`
+    Agents {
+        /// Only this one
+        name: Option<String>,
+    },
+    /// Run the official clients, a browser and coding agents against the server
     Api,
     /// Lint and link what ships for aarch64-apple-darwin
     Darwin,
@@ -71,6 +77,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Agents { name } => agents::run(&root(), name.as_deref()),
         Command::Api => api::run(&root()),
         Command::Ci => ci::run(&root()),
         Command::Codegen => ci::codegen(&root()),

@@ -11,6 +11,8 @@ pub mod gpu;
 mod host;
 #[cfg(any(target_os = "macos", lily_fake_metal))]
 pub mod metal;
+#[cfg(any(test, feature = "script"))]
+pub mod script;
 
 use crate::checkpoint::Checkpoint;
 use crate::kernel::launch::UnsupportedShape;

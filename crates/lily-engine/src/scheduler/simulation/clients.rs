@@ -1,6 +1,7 @@
 //! Clients that hold conversations, change their minds, and go away; and what each of their answers must be.
 
-use super::device::Hashes;
+use super::device::logits;
+use crate::backend::script::Hashes;
 use crate::cache::tests::Random;
 use crate::constraint::{Constraint, ConstraintError, TokenMask};
 use crate::generate::{FinishReason, Halt, Request, Summary};
@@ -113,7 +114,7 @@ fn answer(request: &Request, constrained: bool, context_tokens: usize) -> (Vec<u
         every_second(&mut mask, tokens.len());
         let mask = (constrained && tokens.len() % 3 < 2).then_some(&mask);
         let history = History { prompt: &request.prompt, generated: &tokens };
-        let token = sampler.sample_among(&state.logits(VOCAB as usize), mask, history).unwrap().id;
+        let token = sampler.sample_among(&logits(state, VOCAB as usize), mask, history).unwrap().id;
         if token == STOP {
             return (tokens, FinishReason::Stop);
         }
