@@ -16,20 +16,20 @@ figure{margin:1.5rem 0}svg{max-width:100%;height:auto}figcaption,li{color:#59636
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}figcaption,li{color:#9198a1}}
 </style>
 <h1>lily, measured</h1>
-<p>Written by <code>cargo xtask report</code> from the records in bench/records; docs/performance.md and docs/experiments.md say how they
-were made. No Mac has been measured.</p>
 ";
 
-/// The page.
-pub fn page(machines: &[Machine], figures: &[Figure]) -> String {
-    let mut page = HEAD.to_owned();
+/// The page; machines have headings where they are several.
+pub fn page(machines: &[Machine], figures: &[Figure], intro: &str) -> String {
+    let mut page = format!("{HEAD}<p>{}</p>\n", escape(intro));
     for machine in machines {
         let of_machine: Vec<&Figure> =
             figures.iter().filter(|figure| figure.file.ends_with(&format!("-{}.svg", machine.name))).collect();
         if of_machine.is_empty() {
             continue;
         }
-        page += &format!("<h2>{}</h2>\n", escape(&machine.name));
+        if machines.len() > 1 {
+            page += &format!("<h2>{}</h2>\n", escape(&machine.name));
+        }
         for figure in of_machine {
             page += &format!("<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", figure.svg, caption(&figure.file));
         }

@@ -1,9 +1,9 @@
 //! Records under bench/records: one directory for each machine, one file for each measurement, told apart by what they hold.
 
-use anyhow::{Context, Result, bail};
+use crate::ReportError;
 use serde::Deserialize;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A measured figure over several runs.
 #[derive(Clone, Debug, Deserialize)]
@@ -171,31 +171,46 @@ pub struct Machine {
     pub anchors: Option<Anchors>,
 }
 
+/// What is wrong with a record, in words.
+#[derive(Debug)]
+pub struct Wrong(pub String);
+
+impl From<serde_json::Error> for Wrong {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Reads the records of all machines, by name.
 ///
 /// # Errors
 /// If a file is none of the records that are known.
-pub fn read(folder: &Path) -> Result<Vec<Machine>> {
-    let sorted = |folder: &Path| -> Result<Vec<_>> {
-        let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-        let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-        paths.sort();
-        Ok(paths)
-    };
+pub fn read(folder: &Path) -> Result<Vec<Machine>, ReportError> {
     let mut machines = Vec::new();
     for directory in sorted(folder)?.into_iter().filter(|path| path.is_dir()) {
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut machine = Machine { name, ..Machine::default() };
         for path in sorted(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json")) {
-            let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            add(&mut machine, &text).with_context(|| format!("{} is no record that is known", path.display()))?;
+            let text = std::fs::read(&path).map_err(|source| ReportError::Read { path: path.clone(), source })?;
+            let wrong = |error: Wrong| ReportError::Record { what: path.display().to_string(), message: error.0 };
+            add(&mut machine, &text).map_err(wrong)?;
         }
         machines.push(machine);
     }
     Ok(machines)
 }
 
-fn add(machine: &mut Machine, text: &[u8]) -> Result<()> {
+/// What is in a directory, by name.
+fn sorted(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+    let failed = |source| ReportError::Read { path: folder.to_owned(), source };
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Adds a record to those of its machine.
+pub fn add(machine: &mut Machine, text: &[u8]) -> Result<(), Wrong> {
     let value: Value = serde_json::from_slice(text)?;
     if value.get("effects").is_some() {
         machine.ablations.push(serde_json::from_value(value)?);
@@ -208,18 +223,19 @@ fn add(machine: &mut Machine, text: &[u8]) -> Result<()> {
     } else if value.get("engines").is_some() {
         machine.anchors = Some(serde_json::from_value(value)?);
     } else {
-        bail!("expected effects, phases, lengths, prefill or engines in it");
+        return Err(Wrong("it has no effects, phases, lengths, prefill or engines".to_owned()));
     }
     Ok(())
 }
 
 /// A record of `lily bench` that lists prefill and decoding apart.
-fn by_phase(value: Value) -> Result<Bench> {
+fn by_phase(value: Value) -> Result<Bench, Wrong> {
     let origin = serde_json::from_value(value.clone())?;
     let mut lengths: Vec<Length> = Vec::new();
     for (list, key) in [("prefill", "tokens"), ("decode", "context_tokens")] {
         for entry in value[list].as_array().into_iter().flatten() {
-            let tokens = entry[key].as_u64().context("a length in tokens")? as usize;
+            let tokens =
+                entry[key].as_u64().ok_or_else(|| Wrong(format!("a figure of {list} without {key}")))? as usize;
             let rate = Some(serde_json::from_value(entry["tokens_per_second"].clone())?);
             let index = lengths.iter().position(|l| l.tokens == tokens).unwrap_or_else(|| {
                 lengths.push(Length { tokens, ..Length::default() });

@@ -1,9 +1,8 @@
 //! Tables and figures in the texts, between two comments that name them: what is written there comes from records.
 
-use super::KINDS;
 use super::records::{Kernel, Kernels, Machine, Phase, Series};
 use super::svg::{grouped, tokens};
-use anyhow::{Context, Result};
+use crate::{KINDS, ReportError};
 
 /// Stages of lily's decode step of the published model, which docs/performance.md has from `lily plan`.
 const STAGES: f64 = 243.0;
@@ -14,14 +13,16 @@ const NOT_YET: &str = "Not measured yet.\n";
 ///
 /// # Errors
 /// If it asks for something that there is no record for.
-pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<String> {
+pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<String, ReportError> {
     const BEGIN: &str = "<!-- from records: ";
     const END: &str = "<!-- end -->";
     let mut filled = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(BEGIN) {
-        let (name, after) = after.split_once(" -->\n").context("a comment that ends with its line")?;
-        let (_, after) = after.split_once(END).with_context(|| format!("`{name}` has no `{END}`"))?;
+        let (name, after) = after.split_once(" -->\n").unwrap_or((after.lines().next().unwrap_or_default(), ""));
+        let failed = |message| ReportError::Table { name: name.to_owned(), message };
+        let (_, after) =
+            after.split_once(END).ok_or_else(|| failed("expected `-->` and, on a later line, `<!-- end -->`"))?;
         let (kind, machine) = name.split_once(' ').unwrap_or((name, ""));
         let machine = machines.iter().find(|m| m.name == machine);
         let table = machine.and_then(|machine| match kind {
@@ -30,7 +31,7 @@ pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<Stri
             "kernels" => Some(machine.kernels.last().map_or(NOT_YET.to_owned(), kernels)),
             kind => kind.strip_prefix("figure-").and_then(|kind| figure(kind, &machine.name, figures)),
         });
-        let table = table.with_context(|| format!("no record makes `{name}`"))?;
+        let table = table.ok_or_else(|| failed("no record gives this"))?;
         filled += &format!("{before}{BEGIN}{name} -->\n\n{table}\n{END}");
         rest = after;
     }

@@ -3,45 +3,21 @@
 //! Figures go to docs/figures, one file each and a page with all of them; tables into the texts that ask for them. With
 //! `--check`, nothing is written: what is committed must be what the records give.
 
-mod ablation;
-mod page;
-mod records;
-mod roofline;
-mod svg;
-mod tables;
-mod throughput;
-mod timeline;
-
 use anyhow::{Context, Result, bail};
-use records::{Anchors, Machine};
+use lily_report::Records;
 use std::path::Path;
 
 const RECORDS: &str = "bench/records";
 const FIGURES: &str = "docs/figures";
 /// Texts that may ask for tables.
 const TEXTS: [&str; 3] = ["README.md", "docs/performance.md", "docs/experiments.md"];
-
-/// Kinds of figures, which their names begin with.
-const KINDS: [&str; 4] = ["speed", "roofline", "step", "mechanisms"];
-
-/// A figure and the file that it goes to.
-struct Figure {
-    file: String,
-    svg: String,
-}
+/// What the page says first.
+const INTRO: &str = "Written by `cargo xtask report` from the records in bench/records; docs/performance.md and \
+    docs/experiments.md say how they were made. No Mac has been measured.";
 
 /// Writes everything, or compares it with what is there.
 pub fn run(root: &Path, check: bool) -> Result<()> {
-    let machines = records::read(&root.join(RECORDS))?;
-    let figures = figures(&machines);
-    let mut files: Vec<(String, String)> = vec![(format!("{FIGURES}/report.html"), page::page(&machines, &figures))];
-    for name in TEXTS {
-        let text = std::fs::read_to_string(root.join(name)).with_context(|| format!("cannot read {name}"))?;
-        let folder = if name.starts_with("docs/") { "figures" } else { FIGURES };
-        let addresses: Vec<String> = figures.iter().map(|figure| format!("{folder}/{}", figure.file)).collect();
-        files.push((name.to_owned(), tables::fill(&text, &machines, &addresses).with_context(|| name.to_owned())?));
-    }
-    files.extend(figures.into_iter().map(|figure| (format!("{FIGURES}/{}", figure.file), figure.svg)));
+    let files = files(root)?;
     let mut old: Vec<String> = files
         .iter()
         .filter(|(name, text)| std::fs::read(root.join(name)).ok().as_deref() != Some(text.as_bytes()))
@@ -67,6 +43,19 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
     Ok(())
 }
 
+/// Every file with what the records give.
+fn files(root: &Path) -> Result<Vec<(String, String)>> {
+    let records = Records::read(&root.join(RECORDS))?;
+    let mut files: Vec<(String, String)> = vec![(format!("{FIGURES}/report.html"), records.page(INTRO))];
+    for name in TEXTS {
+        let text = std::fs::read_to_string(root.join(name)).with_context(|| format!("cannot read {name}"))?;
+        let folder = if name.starts_with("docs/") { "figures" } else { FIGURES };
+        files.push((name.to_owned(), records.fill(&text, folder).with_context(|| name.to_owned())?));
+    }
+    files.extend(records.figures().into_iter().map(|figure| (format!("{FIGURES}/{}", figure.file), figure.svg)));
+    Ok(files)
+}
+
 /// Figures that no record gives any more.
 fn idle(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
     let mut idle = Vec::new();
@@ -77,23 +66,4 @@ fn idle(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
         }
     }
     Ok(idle)
-}
-
-/// All figures that the records have something for.
-fn figures(machines: &[Machine]) -> Vec<Figure> {
-    let published: Option<&Anchors> =
-        machines.iter().filter_map(|m| m.anchors.as_ref()).find(|anchors| !anchors.mechanisms.is_empty());
-    let mut figures = Vec::new();
-    for machine in machines {
-        let drawn = [
-            throughput::draw(machine),
-            roofline::draw(machine),
-            timeline::draw(machine),
-            ablation::draw(machine, published),
-        ];
-        for (kind, svg) in KINDS.into_iter().zip(drawn) {
-            figures.extend(svg.map(|svg| Figure { file: format!("{kind}-{}.svg", machine.name), svg }));
-        }
-    }
-    figures
 }
