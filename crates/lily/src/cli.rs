@@ -353,6 +353,8 @@ pub enum EvalCommand {
     Nano(EvalNanoArgs),
     /// Compare log-probabilities with those of other implementations
     TeacherForced(EvalTeacherArgs),
+    /// Compute the same in several ways, and compare the bits
+    Determinism(EvalDeterminismArgs),
 }
 
 /// Arguments of `lily eval nano`.
@@ -384,6 +386,30 @@ pub struct EvalNanoArgs {
 pub struct EvalTeacherArgs {
     /// The other implementations' results (tests/golden/teacher/*.safetensors)
     pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Arguments of `lily eval determinism`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Compute the same tokens again, in chunks of other lengths, and from the prefix cache, and compare the logits' bits; write a greedy \
+answer twice, and compare its tokens. Fails where anything differs.")]
+pub struct EvalDeterminismArgs {
+    /// Random tokens of the prompt
+    #[arg(long, default_value_t = 1000, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    pub tokens: usize,
+    /// Tokens of the answer
+    #[arg(long, default_value_t = 32, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub answer: usize,
+    /// Seed of the random tokens
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

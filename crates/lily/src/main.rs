@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Eval(EvalCommand::Nano(args)) => commands::eval::nano::run(&args),
         Command::Eval(EvalCommand::TeacherForced(args)) => commands::eval::teacher::run(&args),
+        Command::Eval(EvalCommand::Determinism(args)) => commands::eval::determinism::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Ablate(args) => commands::ablate::run(&args),
         Command::Kernels(args) => commands::kernels::run(&args),

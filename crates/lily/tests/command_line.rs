@@ -281,6 +281,17 @@ fn lily_nano_follows_the_reference_closer_than_the_published_figures() {
 }
 
 #[test]
+fn the_same_tokens_give_the_same_bits() {
+    let output = lily(&["eval", "determinism", "--tokens", "100", "--answer", "8", "--json"]).output();
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let report = output.json();
+    let checks = report["checks"].as_array().unwrap();
+    assert_eq!((checks.len(), report["answer_tokens"].as_u64()), (5, Some(8)), "{report}");
+    let cached = checks.iter().find(|c| c["way"] == "from the prefix cache").unwrap();
+    assert!(cached["reused_tokens"].as_u64().unwrap() >= 50, "{report}");
+}
+
+#[test]
 fn completions_and_manual_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = lily(&["completions", shell]).output();
