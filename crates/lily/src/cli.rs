@@ -386,6 +386,9 @@ pub struct EvalNanoArgs {
 pub struct EvalTeacherArgs {
     /// The other implementations' results (tests/golden/teacher/*.safetensors)
     pub file: PathBuf,
+    /// Compute the tokens as those of prompts, which on GPUs other kernels do, and not as an answer
+    #[arg(long)]
+    pub prompt: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -273,6 +273,8 @@ fn lily_nano_follows_the_reference_closer_than_the_published_figures() {
     let truth = report["comparisons"].as_array().unwrap().iter().find(|c| c["run"] == "mlx_f32").unwrap();
     assert!(truth["perplexity_difference_percent"].as_f64().unwrap().abs() < 0.04, "{truth}");
     assert!(truth["top1_agreement_percent"].as_f64().unwrap() > 96.35, "{truth}");
+    let args = ["eval", "teacher-forced", &file, "--model", "lily-nano", "--prompt", "--json"];
+    assert_eq!(lily(&args).output().json(), report, "a CPU computes a prompt as it computes an answer");
 
     check_failure(&lily(&["eval", "teacher-forced", "no-such-file"]).output(), 1, "cannot read the reference");
     let other = format!("{folder}checkpoints/mlx/family_heads-q4g64");

@@ -53,10 +53,12 @@ pub fn run(args: &EvalTeacherArgs) -> Result<(), Failure> {
     let reference = Reference::read(&args.file)?;
     let checkpoint = args.model.open()?;
     check_bytes(&args.file, &checkpoint)?;
-    let mut engine = args.engine.engine(checkpoint)?;
+    let mut options = args.engine.options(checkpoint.weights.shape.max_context_tokens)?;
+    options.cache.bytes = 0; // nothing is computed twice
+    let mut engine = Engine::new(checkpoint, &options)?;
     let (mut nll, mut top) = (Vec::new(), Vec::new());
     for sequence in &reference.sequences {
-        follow(&mut engine, sequence, &mut nll, &mut top)?;
+        follow(&mut engine, sequence, args.prompt, &mut nll, &mut top)?;
     }
     let report = Report {
         positions: nll.len(),
@@ -114,12 +116,23 @@ impl std::io::Write for HashWriter<'_> {
     }
 }
 
-/// Decodes a sequence token by token, noting at each position how likely the next token was and which was most likely.
-fn follow(engine: &mut Engine, sequence: &[u32], nll: &mut Vec<f32>, top: &mut Vec<u32>) -> Result<(), Failure> {
+/// Computes a sequence token by token, noting at each position how likely the next token was and which was most likely. A
+/// prompt's values do not depend on its chunks, so that chunks of one token show those of any.
+fn follow(
+    engine: &mut Engine,
+    sequence: &[u32],
+    prompt: bool,
+    nll: &mut Vec<f32>,
+    top: &mut Vec<u32>,
+) -> Result<(), Failure> {
     let mut session = engine.new_session()?;
-    for pair in sequence.windows(2) {
-        engine.decode(&mut session, pair[0])?;
-        let logits = session.logits().expect("a decode step leaves logits");
+    engine.check(sequence)?;
+    for (position, pair) in sequence.windows(2).enumerate() {
+        match prompt {
+            true => engine.prefill(&mut session, &sequence[..=position], &[], 1)?,
+            false => engine.decode(&mut session, pair[0])?,
+        }
+        let logits = session.logits().expect("the last token of a step leaves logits");
         let probabilities = LogProbs::new(logits).map_err(Failure::other)?;
         nll.push(-probabilities.of(pair[1]));
         top.push(probabilities.top(1)[0].id);
