@@ -1,6 +1,6 @@
 //! What each mechanism is worth: a bar from 1 to how many times faster the phase is with it.
 
-use super::records::{Anchors, Effect, Machine};
+use super::records::{Anchors, Effect, Machine, commits};
 use super::svg::{Mark, Scale, Svg, tokens};
 
 const ROW: f64 = 24.0;
@@ -13,9 +13,12 @@ const COLUMNS: [f64; 2] = [806.0, 884.0];
 pub fn draw(machine: &Machine, published: Option<&Anchors>) -> Option<String> {
     let origin = &machine.ablations.last()?.origin;
     let effects = machine.effects();
-    let phases = ["prefill", "decode"];
-    let rows = effects.len() as f64;
-    let height = 132.0 + ROW * rows + 34.0 * phases.len() as f64;
+    let sections: Vec<(&str, Vec<&Effect>)> = ["Prefill", "Prefill in other chunks, against the record's", "Decoding"]
+        .into_iter()
+        .map(|head| (head, effects.iter().copied().filter(|e| section(e) == head).collect::<Vec<_>>()))
+        .filter(|(_, effects)| !effects.is_empty())
+        .collect();
+    let height = 138.0 + ROW * effects.len() as f64 + 30.0 * sections.len() as f64;
     let title = format!("What each mechanism is worth on {}", origin.device);
     let mut svg =
         Svg::new(900.0, height, &title, "How many times faster a phase is with a mechanism, on a logarithmic axis");
@@ -23,7 +26,7 @@ pub fn draw(machine: &Machine, published: Option<&Anchors>) -> Option<String> {
     let about = format!(
         "{}: lily with everything against lily without one mechanism, in pairs; commit {}",
         origin.checkpoint(),
-        origin.commit
+        commits(machine.ablations.iter().map(|ablation| &ablation.origin))
     );
     svg.text(20.0, 48.0, "soft small", &about);
     svg.rect([20.0, 62.0, 22.0, 10.0], "f0", "");
@@ -33,9 +36,12 @@ pub fn draw(machine: &Machine, published: Option<&Anchors>) -> Option<String> {
         svg.text(368.0, 71.5, "ink small", "published engine on an M5 Max, as its authors report it");
     }
     let most = effects.iter().map(|e| 1.0 + e.percent.max / 100.0).fold(1.5, f64::max);
-    let x = Scale::log((0.9, most * 1.05), (LEFT, RIGHT));
+    let least = effects.iter().map(|e| 1.0 + e.percent.min / 100.0).fold(0.92, f64::min);
+    let x = Scale::log((least / 1.02, most * 1.05), (LEFT, RIGHT));
     let bottom = height - 40.0;
-    for factor in [1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0].into_iter().filter(|f| *f <= most * 1.05) {
+    for factor in
+        [0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0].into_iter().filter(|f| (least..most * 1.05).contains(f))
+    {
         svg.line([x.at(factor), 92.0, x.at(factor), bottom], if factor == 1.0 { "axis" } else { "grid" });
         svg.text(x.at(factor), bottom + 16.0, "soft small middle", &format!("{factor}x"));
     }
@@ -45,19 +51,24 @@ pub fn draw(machine: &Machine, published: Option<&Anchors>) -> Option<String> {
         svg.text(COLUMNS[1], 88.0, "soft small end", "published");
     }
     let mut y = 92.0;
-    for phase in phases {
-        let of_phase: Vec<&Effect> = effects.iter().copied().filter(|e| e.phase == phase).collect();
-        if of_phase.is_empty() {
-            continue;
-        }
-        svg.text(20.0, y + 20.0, "ink", if phase == "prefill" { "Prefill" } else { "Decoding" });
+    for (head, of_section) in sections {
+        svg.text(20.0, y + 20.0, "ink", head);
         y += 30.0;
-        for effect in order(of_phase) {
+        for effect in order(of_section) {
             bar(&mut svg, &x, y, effect, published);
             y += ROW;
         }
     }
     Some(svg.finish())
+}
+
+/// The section of the figure that an effect belongs to.
+fn section(effect: &Effect) -> &'static str {
+    match effect.phase.as_str() {
+        "prefill" if effect.mechanism.starts_with("chunks-of-") => "Prefill in other chunks, against the record's",
+        "prefill" => "Prefill",
+        _ => "Decoding",
+    }
 }
 
 /// Mechanisms by their greatest effect, the lengths of one together.

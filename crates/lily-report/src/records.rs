@@ -32,6 +32,17 @@ impl Origin {
     }
 }
 
+/// The commits that records come from, each once.
+pub fn commits<'a>(origins: impl Iterator<Item = &'a Origin>) -> String {
+    let mut commits: Vec<&str> = Vec::new();
+    for origin in origins {
+        if !commits.contains(&origin.commit.as_str()) {
+            commits.push(&origin.commit);
+        }
+    }
+    commits.join(", ")
+}
+
 /// What `lily bench` writes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Bench {

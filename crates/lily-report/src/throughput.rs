@@ -1,6 +1,6 @@
 //! Speed by length: prefill and decoding side by side, lily and the engines beside it.
 
-use super::records::{Machine, Series};
+use super::records::{Machine, Series, commits};
 use super::svg::{Mark, Scale, Svg, grouped, round_steps, tokens};
 
 const MARKS: [Mark; 3] = [Mark::Circle, Mark::Square, Mark::Triangle];
@@ -8,7 +8,8 @@ const MARKS: [Mark; 3] = [Mark::Circle, Mark::Square, Mark::Triangle];
 /// The figure, if the machine has records of speed.
 pub fn draw(machine: &Machine) -> Option<String> {
     let series: Vec<Series> = machine.series().into_iter().take(MARKS.len()).collect();
-    let origin = &machine.benches().first()?.origin;
+    let benches = machine.benches();
+    let origin = &benches.first()?.origin;
     let title = format!("Speed by length on {}", origin.device);
     let mut svg = Svg::new(
         900.0,
@@ -17,7 +18,16 @@ pub fn draw(machine: &Machine) -> Option<String> {
         "Tokens per second of prefill and of decoding by length, on a logarithmic axis of lengths",
     );
     svg.text(20.0, 28.0, "ink head", &title);
-    svg.text(20.0, 48.0, "soft small", &format!("{}, batch 1; lily at commit {}", origin.checkpoint(), origin.commit));
+    svg.text(
+        20.0,
+        48.0,
+        "soft small",
+        &format!(
+            "{}, batch 1; lily at commit {}",
+            origin.checkpoint(),
+            commits(benches.iter().map(|bench| &bench.origin))
+        ),
+    );
     let mut x = 20.0;
     for (i, s) in series.iter().enumerate() {
         svg.line([x, 68.0, x + 26.0, 68.0], &format!("line s{i}{}", dash(s)));
