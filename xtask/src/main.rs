@@ -3,6 +3,7 @@
 
 mod agents;
 mod api;
+mod bench_gpu;
 mod ci;
 mod darwin;
 mod metal_host;
@@ -33,6 +34,8 @@ enum Command {
     },
     /// Run the official clients, a browser and coding agents against the server
     Api,
+    /// Measure this machine's GPU by the protocol of published comparisons, and keep the record
+    BenchGpu(bench_gpu::BenchGpu),
     /// Lint and link what ships for aarch64-apple-darwin
     Darwin,
     /// Write kernels/generated/ and docs/kernels.md from the kernel contracts
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agents { name } => agents::run(&root(), name.as_deref()),
         Command::Api => api::run(&root()),
+        Command::BenchGpu(args) => bench_gpu::run(&root(), &args),
         Command::Ci => ci::run(&root()),
         Command::Codegen => ci::codegen(&root()),
         Command::Darwin => darwin::run(&root()),

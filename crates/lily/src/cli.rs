@@ -422,7 +422,7 @@ pub struct EvalDeterminismArgs {
     pub engine: EngineArgs,
 }
 
-/// What `lily bench` and `lily ablate` have in common: what to measure on what, and where the figures go.
+/// What `lily bench` and `lily ablate` have in common: what to measure, on what.
 #[derive(Args, Clone, Debug)]
 pub struct MeasureArgs {
     /// Prompt lengths to prefill, in tokens: such as 512,4K, or 256..128K for every doubling
@@ -440,16 +440,23 @@ pub struct MeasureArgs {
     /// Seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    #[command(flatten)]
+    pub publish: PublishArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Where figures go.
+#[derive(Args, Clone, Debug)]
+pub struct PublishArgs {
     /// Write a record of the figures, as JSON
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Print the record instead of a table
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
 }
 
 impl MeasureArgs {
@@ -501,9 +508,13 @@ pub struct BenchArgs {
 pub struct AblateArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// A mechanism to measure, as `lily plan --without` names them; may be given several times [default: all]
+    /// A mechanism to measure, as `lily plan --without` names them; may be given several times [default: all, or none beside
+    /// --chunk-sizes]
     #[arg(long, value_name = "MECHANISM")]
     pub mechanism: Vec<Mechanism>,
+    /// Prefill with chunks of these lengths, each against that of --chunk, on an engine of its own beside the first
+    #[arg(long, value_name = "TOKENS,...")]
+    pub chunk_sizes: Option<Lengths>,
     /// Pairs of runs, with and without
     #[arg(long, default_value_t = 6, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub pairs: usize,
@@ -527,12 +538,8 @@ pub struct KernelsArgs {
     /// Seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write the record to a file as well
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Print the record as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub publish: PublishArgs,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]

@@ -1,6 +1,6 @@
-//! What every record of figures begins with, so that a figure can be traced: software, machine, checkpoint, settings.
+//! What every record of figures begins with, so that a figure can be traced: software, machine, checkpoint.
 
-use crate::cli::MeasureArgs;
+use crate::cli::PublishArgs;
 use crate::failure::Failure;
 use crate::hardware::Machine;
 use crate::model::Model;
@@ -17,11 +17,8 @@ pub struct Origin {
     /// What computed.
     device: String,
     checkpoint: CheckpointOrigin,
+    /// Seed of the random tokens.
     seed: u64,
-    /// Longest prefill chunk.
-    chunk_tokens: usize,
-    /// Tokens of a run of decoding.
-    decode_tokens: usize,
 }
 
 /// Which checkpoint it was, without where it lay.
@@ -35,13 +32,7 @@ struct CheckpointOrigin {
 
 impl Origin {
     /// The origin of figures that `device` gave with a model.
-    pub fn new(
-        model: &Model,
-        checkpoint: &Checkpoint,
-        args: &MeasureArgs,
-        device: String,
-        chunk_tokens: usize,
-    ) -> Self {
+    pub fn new(model: &Model, checkpoint: &Checkpoint, device: String, seed: u64) -> Self {
         Self {
             lily: env!("CARGO_PKG_VERSION"),
             commit: env!("LILY_COMMIT"),
@@ -52,9 +43,7 @@ impl Origin {
                 fingerprint: hex(&checkpoint.fingerprint()),
                 weight_bytes: checkpoint.weight_bytes(),
             },
-            seed: args.seed,
-            chunk_tokens,
-            decode_tokens: args.decode,
+            seed,
         }
     }
 
@@ -62,15 +51,13 @@ impl Origin {
     pub fn heading(&self) -> String {
         let driver = self.machine.driver.as_ref().map_or_else(String::new, |driver| format!(", driver {driver}"));
         format!(
-            "{} on {}{driver}\n{} ({:.2} GB of weights), lily {} at commit {}\nchunks of {} tokens, {} tokens decoded\n",
+            "{} on {}{driver}\n{} ({:.2} GB of weights), lily {} at commit {}\n",
             self.device,
             self.machine.processor,
             self.checkpoint.name,
             self.checkpoint.weight_bytes as f64 / 1e9,
             self.lily,
-            self.commit,
-            self.chunk_tokens,
-            self.decode_tokens
+            self.commit
         )
     }
 }
@@ -84,7 +71,7 @@ pub fn hex(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn publish(record: &impl Serialize, table: &str, args: &MeasureArgs) -> Result<(), Failure> {
+pub fn publish(record: &impl Serialize, table: &str, args: &PublishArgs) -> Result<(), Failure> {
     if let Some(path) = &args.record {
         let text = serde_json::to_string_pretty(record).expect("plain JSON");
         std::fs::write(path, text + "\n").map_err(|e| Failure::file("write the record", path, e))?;

@@ -162,7 +162,7 @@ fn doctor_names_the_device_and_the_memory_plan() {
 fn kernels_are_measured_with_what_they_cost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kernels.json");
-    let args = ["kernels", "--context", "8", "--rows", "16", "--repeats", "2", "--out"];
+    let args = ["kernels", "--context", "8", "--rows", "16", "--repeats", "2", "--record"];
     let output = lily(&args).arg(&path).output();
     assert_eq!(output.code, Some(0), "{output:?}");
     let table = &output.stdout;
@@ -212,6 +212,20 @@ fn bench_measures_what_is_asked() {
     assert_eq!(record["checkpoint"]["name"], "lily-nano");
     let table = lily(&BENCH).output();
     assert!(table.stdout.contains("prefill 8") && table.stdout.contains("decode at 16"), "{table:?}");
+}
+
+#[test]
+fn chunk_lengths_are_measured_in_pairs() {
+    let args =
+        ["ablate", "--backend", "cpu", "--chunk", "16", "--chunk-sizes", "8,16", "--prefill", "8,32", "--pairs", "2"];
+    let record = lily(&[&args[..], &["--json"]].concat()).output().json();
+    // Prompts of 8 tokens are one chunk either way.
+    let effects = record["effects"].as_array().unwrap();
+    let found: Vec<_> =
+        effects.iter().map(|e| (e["mechanism"].as_str().unwrap(), e["tokens"].as_u64().unwrap())).collect();
+    assert_eq!(found, [("chunks-of-8", 32)]);
+    assert_eq!(effects[0]["percent"]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(record["chunk_tokens"], 16);
 }
 
 #[test]

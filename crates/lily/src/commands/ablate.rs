@@ -1,7 +1,8 @@
-//! `lily ablate`: what each mechanism of the GPU plans is worth, by running the engine against itself.
+//! `lily ablate`: what each mechanism of the GPU plans, and each length of prefill chunks, is worth, by running the engine against
+//! itself.
 //!
-//! Two runs make a pair, one with all mechanisms and one without a single one, on the same engine and the same tokens;
-//! which comes first alternates. A pair's effect is how much faster the first is; the median over pairs is reported with
+//! Two runs make a pair, one with all mechanisms and one without a single one, on the same engine and the same tokens (for
+//! lengths of chunks, on two engines); which comes first alternates. A pair's effect is how much faster the first is; the median over pairs is reported with
 //! the interval from the least to the greatest, which covers the true median with probability 1 - 2^(1 - pairs).
 
 use crate::cli::AblateArgs;
@@ -10,7 +11,7 @@ use crate::load::{EngineArgs, open};
 use crate::measure::{self, Context, Rate};
 use crate::output;
 use crate::record::{Origin, publish};
-use lily_engine::engine::Engine;
+use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::model::{Mechanism, Mechanisms, Model};
 use lily_engine::plan::Plan;
 use lily_engine::sampler::SamplingParams;
@@ -19,14 +20,15 @@ use serde::Serialize;
 /// What was measured of one mechanism at one length.
 #[derive(Clone, Debug, Serialize)]
 struct Effect {
-    mechanism: &'static str,
+    /// Its name; `chunks-of-N` for prefill chunks of N tokens, against those of the record.
+    mechanism: String,
     /// `prefill` or `decode`.
     phase: &'static str,
     /// Tokens of the prompt, or of the context decoded after.
     tokens: usize,
-    /// Tokens per second with every mechanism.
+    /// Tokens per second with every mechanism, or with chunks of this length.
     with: Rate,
-    /// Tokens per second without this one.
+    /// Tokens per second without this one, or with chunks of the record's length.
     without: Rate,
     /// How much faster it makes the phase, in percent, of every pair.
     percent: Rate,
@@ -37,6 +39,10 @@ struct Effect {
 struct Record {
     #[serde(flatten)]
     origin: Origin,
+    /// Longest prefill chunk.
+    chunk_tokens: usize,
+    /// Tokens of a run of decoding.
+    decode_tokens: usize,
     effects: Vec<Effect>,
 }
 
@@ -52,27 +58,34 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
     let mut options = engine.options(longest)?;
     options.chunk_tokens = measured.chunk.unwrap_or(options.chunk_tokens);
     options.cache.bytes = 0; // the same prompt again is computed again
-    // Memory for what replaces any of them.
-    options.mechanisms = Mechanisms::NONE;
-    let mut engine = Engine::new(open(&model)?, &options)?;
-    let mechanisms: Vec<Mechanism> = match args.mechanism.is_empty() {
-        true => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
-        false => args.mechanism.clone(),
+    let mechanisms: Vec<Mechanism> = match (&args.chunk_sizes, args.mechanism.is_empty()) {
+        (None, true) => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
+        _ => args.mechanism.clone(),
     };
-    let bar = output::count_bar("measuring", prefill_lengths.len() + contexts.len());
+    if !mechanisms.is_empty() {
+        options.mechanisms = Mechanisms::NONE; // memory for what replaces any of them
+    }
+    let mut engine = Engine::new(open(&model)?, &options)?;
+    let sizes = args.chunk_sizes.iter().flat_map(|sizes| &sizes.0).filter(|size| **size != options.chunk_tokens);
+    let bar = output::count_bar("measuring", prefill_lengths.len() + contexts.len() + sizes.clone().count());
     let mut effects = Vec::new();
     for &tokens in prefill_lengths {
         effects.extend(prefill(&mut engine, &mechanisms, tokens, args)?);
         bar.inc(1);
     }
-    for &tokens in contexts {
+    for &tokens in contexts.iter().filter(|_| !mechanisms.is_empty()) {
         effects.extend(decode(&mut engine, &mechanisms, tokens, args)?);
         bar.inc(1);
     }
+    for &chunk_tokens in sizes {
+        let mut other = Engine::new(open(&model)?, &EngineOptions { chunk_tokens, ..options.clone() })?;
+        effects.extend(chunks(&mut other, &mut engine, args)?);
+        bar.inc(1);
+    }
     bar.finish_and_clear();
-    let origin = Origin::new(&model, engine.checkpoint(), measured, engine.device(), options.chunk_tokens);
-    let record = Record { origin, effects };
-    publish(&record, &table(&record), measured)
+    let origin = Origin::new(&model, engine.checkpoint(), engine.device(), measured.seed);
+    let record = Record { origin, chunk_tokens: options.chunk_tokens, decode_tokens: measured.decode, effects };
+    publish(&record, &table(&record), &measured.publish)
 }
 
 fn prefill(
@@ -88,9 +101,8 @@ fn prefill(
         let acts =
             mechanism == Mechanism::DeviceRouting || changes(engine, mechanism, |model| model.prefill(rows, true));
         if acts {
-            let (with, without) =
-                pairs(engine, mechanism, args.pairs, &mut |engine| Ok(Context::fill(engine, &prompt)?.1))?;
-            effects.push(effect(mechanism, "prefill", tokens, with, without));
+            let runs = switched(engine, mechanism, args.pairs, &mut |engine| Ok(Context::fill(engine, &prompt)?.1))?;
+            effects.push(effect(mechanism.to_string(), "prefill", tokens, runs));
         }
     }
     Ok(effects)
@@ -112,8 +124,8 @@ fn decode(
         let acts =
             mechanism == Mechanism::DeviceTokens || changes(engine, mechanism, |model| model.decode(tokens, true));
         if acts {
-            let (with, without) = pairs(engine, mechanism, args.pairs, &mut run)?;
-            effects.push(effect(mechanism, "decode", tokens, with, without));
+            let runs = switched(engine, mechanism, args.pairs, &mut run)?;
+            effects.push(effect(mechanism.to_string(), "decode", tokens, runs));
         }
     }
     Ok(effects)
@@ -131,47 +143,63 @@ fn changes(engine: &mut Engine, mechanism: Mechanism, plan: impl Fn(&Model) -> P
     with.serial != without.serial || words(&with) != words(&without)
 }
 
-/// Measures with and without a mechanism in turn, after a run of each that is not counted.
-fn pairs(
+/// The prompts that are long enough to tell chunks of one engine from those of another.
+fn chunks(one: &mut Engine, other: &mut Engine, args: &AblateArgs) -> Result<Vec<Effect>, Failure> {
+    let name = format!("chunks-of-{}", one.model().chunk_tokens);
+    let shorter = one.model().chunk_tokens.min(other.model().chunk_tokens);
+    let mut effects = Vec::new();
+    for &tokens in args.measure.prefill.0.iter().filter(|tokens| **tokens > shorter) {
+        let prompt = measure::random_tokens(one.model().shape.vocab, args.measure.seed, tokens);
+        let runs = pairs(args.pairs, &mut |first| {
+            let engine = if first { &mut *one } else { &mut *other };
+            Ok(Context::fill(engine, &prompt)?.1)
+        })?;
+        effects.push(effect(name.clone(), "prefill", tokens, runs));
+    }
+    Ok(effects)
+}
+
+/// Measures with and without a mechanism in turn.
+fn switched(
     engine: &mut Engine,
     mechanism: Mechanism,
-    pairs: usize,
+    count: usize,
     run: &mut dyn FnMut(&mut Engine) -> Result<f64, Failure>,
-) -> Result<(Vec<f64>, Vec<f64>), Failure> {
-    let arms = [Mechanisms::ALL, Mechanisms::ALL.without(mechanism)];
+) -> Result<[Vec<f64>; 2], Failure> {
+    let runs = pairs(count, &mut |with| {
+        engine.switch(if with { Mechanisms::ALL } else { Mechanisms::ALL.without(mechanism) });
+        run(engine)
+    })?;
+    engine.switch(Mechanisms::ALL);
+    Ok(runs)
+}
+
+/// Runs both of a pair so many times, which comes first alternating, after a pair that is not counted; `run` is told whether
+/// it is the first kind. The rates of both kinds.
+fn pairs(count: usize, run: &mut dyn FnMut(bool) -> Result<f64, Failure>) -> Result<[Vec<f64>; 2], Failure> {
     let mut rates = [Vec::new(), Vec::new()];
-    for pair in 0..=pairs {
+    for pair in 0..=count {
         let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
-        for arm in order {
-            engine.switch(arms[arm]);
-            let rate = run(engine)?;
+        for kind in order {
+            let rate = run(kind == 0)?;
             if pair > 0 {
-                rates[arm].push(rate);
+                rates[kind].push(rate);
             }
         }
     }
-    engine.switch(Mechanisms::ALL);
-    let [with, without] = rates;
-    Ok((with, without))
+    Ok(rates)
 }
 
-fn effect(mechanism: Mechanism, phase: &'static str, tokens: usize, with: Vec<f64>, without: Vec<f64>) -> Effect {
+fn effect(mechanism: String, phase: &'static str, tokens: usize, [with, without]: [Vec<f64>; 2]) -> Effect {
     let percent = with.iter().zip(&without).map(|(with, without)| 100.0 * (with / without - 1.0)).collect();
-    Effect {
-        mechanism: mechanism.name(),
-        phase,
-        tokens,
-        with: Rate::new(with),
-        without: Rate::new(without),
-        percent: Rate::new(percent),
-    }
+    Effect { mechanism, phase, tokens, with: Rate::new(with), without: Rate::new(without), percent: Rate::new(percent) }
 }
 
 fn table(record: &Record) -> String {
     let mut text = record.origin.heading();
     text += &format!(
-        "\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
-        "", "tokens/s", "with", "without", "effect", "min..max"
+        "chunks of {} tokens, {} tokens decoded\n\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
+        record.chunk_tokens, record.decode_tokens, "", "tokens/s", "with", "without", "effect", "min..max"
     );
     for e in &record.effects {
         let interval = format!("{:+.1}..{:+.1} %", e.percent.min, e.percent.max);
@@ -186,4 +214,23 @@ fn table(record: &Record) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_alternate_and_the_first_does_not_count() {
+        let mut order = Vec::new();
+        let rates = pairs(2, &mut |with| {
+            order.push(with);
+            Ok(order.len() as f64)
+        });
+        assert_eq!(order, [true, false, false, true, true, false]);
+        let rates = rates.unwrap();
+        assert_eq!(rates, [[4.0, 5.0], [3.0, 6.0]]);
+        let effect = effect("name".to_owned(), "prefill", 8, rates);
+        assert_eq!((effect.with.median, effect.percent.max), (4.5, 100.0 * (4.0 / 3.0 - 1.0)));
+    }
 }

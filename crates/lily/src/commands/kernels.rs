@@ -5,10 +5,11 @@
 
 use crate::cli::KernelsArgs;
 use crate::failure::Failure;
-use crate::hardware::{Machine, read_bandwidth};
-use crate::load::EngineArgs;
+use crate::hardware::read_bandwidth;
+use crate::load::{EngineArgs, open};
 use crate::measure::{self, Rate};
 use crate::output;
+use crate::record::{Origin, publish};
 use lily_engine::engine::{Engine, StepTimes};
 use lily_engine::plan::report::Report;
 use lily_engine::plan::stages::stages;
@@ -64,14 +65,10 @@ struct Phase {
 /// Everything measured.
 #[derive(Clone, Debug, Serialize)]
 struct Record {
-    lily: &'static str,
-    commit: &'static str,
-    machine: Machine,
-    device: String,
+    #[serde(flatten)]
+    origin: Origin,
+    /// Threads of the CPU backend.
     threads: usize,
-    checkpoint: String,
-    weight_bytes: usize,
-    seed: u64,
     repeats: usize,
     /// Bytes per second that all threads together read, or that a copy within the device's own memory reads and writes.
     bandwidth: f64,
@@ -80,7 +77,9 @@ struct Record {
 
 /// Runs the command.
 pub fn run(args: &KernelsArgs) -> Result<(), Failure> {
-    let checkpoint = args.model.open()?;
+    let model = args.model.resolve()?;
+    args.model.introduce(&model);
+    let checkpoint = open(&model)?;
     let engine = EngineArgs { context: Some(args.context + args.rows), device: args.device.clone() };
     let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
     options.chunk_tokens = args.rows;
@@ -97,23 +96,13 @@ pub fn run(args: &KernelsArgs) -> Result<(), Failure> {
     let chunk = phase("prefill", args.rows, engine.time_chunk(context, rows, args.repeats.div_ceil(4))?);
     bar.finish_and_clear();
     let record = Record {
-        lily: env!("CARGO_PKG_VERSION"),
-        commit: env!("LILY_COMMIT"),
-        machine: Machine::this(),
-        device: engine.device(),
+        origin: Origin::new(&model, engine.checkpoint(), engine.device(), args.seed),
         threads: options.threads,
-        checkpoint: engine.checkpoint().path().display().to_string(),
-        weight_bytes: engine.checkpoint().weight_bytes(),
-        seed: args.seed,
         repeats: args.repeats,
         bandwidth,
         phases: vec![decode, Phase { launches: None, ..chunk }],
     };
-    if let Some(path) = &args.out {
-        let text = serde_json::to_string_pretty(&record).expect("plain JSON");
-        std::fs::write(path, text + "\n").map_err(|e| Failure::file("write the record", path, e))?;
-    }
-    if args.json { output::json(&record) } else { output::write(&table(&record)) }
+    publish(&record, &table(&record), &args.publish)
 }
 
 /// A session with the context, and logits.
@@ -160,15 +149,8 @@ impl Kernel {
 }
 
 fn table(record: &Record) -> String {
-    let mut text = format!(
-        "{} on {}\n{} ({:.2} GB of weights), commit {}\nmemory bandwidth {:.1} GB/s\n",
-        record.device,
-        record.machine.processor,
-        record.checkpoint,
-        record.weight_bytes as f64 / 1e9,
-        record.commit,
-        record.bandwidth / 1e9
-    );
+    let mut text = record.origin.heading();
+    text += &format!("memory bandwidth {:.1} GB/s\n", record.bandwidth / 1e9);
     for phase in &record.phases {
         let step = &phase.step_ms;
         text += &format!(

@@ -35,7 +35,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.arm {
         return output::line(&serde_json::to_string(&arm::measure(args)?).expect("plain JSON"));
     }
-    if args.measure.record.is_some() && args.rounds < 2 {
+    if args.measure.publish.record.is_some() && args.rounds < 2 {
         return Err(Failure::usage("--rounds 1: a record needs two rounds at least, to see whether figures hold"));
     }
     let model = args.measure.model.resolve()?;
@@ -46,12 +46,15 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     let checkpoint = crate::load::open(&model)?;
     let engines = measure(args, &checkpoint, peer)?;
+    let origin = Origin::new(&model, &checkpoint, engines[0][0].device.clone(), args.measure.seed);
+    let record = record::Record::new(args, origin, &engines);
+    let table = record::table(&record);
     let names = ["lily", args.peer.as_ref().map_or("", Peer::name)];
-    let drift_percent = rounds::check(&names, &engines)?;
-    let lily = &engines[0][0];
-    let origin = Origin::new(&model, &checkpoint, &args.measure, lily.device.clone(), lily.own.chunk_tokens);
-    let record = record::Record::new(args, origin, &engines, drift_percent);
-    publish(&record, &record::table(&record), &args.measure)
+    if let Err(refusal) = rounds::check(&names, &engines) {
+        output::note(&table); // for whoever looks for the reason
+        return Err(refusal);
+    }
+    publish(&record, &table, &args.measure.publish)
 }
 
 /// What the peer reads.

@@ -1,7 +1,7 @@
 //! The record of a comparison, and its table for people.
 
 use super::arm::{Arm, ArmLength, NEW_TOKENS};
-use super::rounds::{Rounds, rate, rounds};
+use super::rounds::{Rounds, greatest_drift_percent, rate, rounds};
 use super::{Engines, peer::Peer};
 use crate::cli::BenchArgs;
 use crate::measure::Rate;
@@ -18,6 +18,10 @@ pub struct Record {
     origin: Origin,
     /// Threads of the CPU backend.
     threads: usize,
+    /// Longest prefill chunk of lily.
+    chunk_tokens: usize,
+    /// Tokens of a run of decoding.
+    decode_tokens: usize,
     rounds: usize,
     runs_in_a_round: usize,
     /// The greatest difference between medians of rounds, of all figures.
@@ -91,8 +95,8 @@ struct FirstToken {
 }
 
 impl Record {
-    /// The record of arms that passed [`super::rounds::check`], which found this drift.
-    pub fn new(args: &BenchArgs, origin: Origin, engines: &Engines, drift_percent: f64) -> Self {
+    /// The record of all rounds of all engines.
+    pub fn new(args: &BenchArgs, origin: Origin, engines: &Engines) -> Self {
         let lily = &engines[0];
         let bandwidth = rate(&rounds(lily, |arm| std::slice::from_ref(&arm.own.bandwidth))).map_or(0.0, |r| r.median);
         let peer = args.peer.as_ref().map(|peer| PeerOrigin::new(peer, args.peer_model.as_deref(), &engines[1]));
@@ -101,9 +105,11 @@ impl Record {
         Self {
             origin,
             threads: lily[0].own.threads,
+            chunk_tokens: lily[0].own.chunk_tokens,
+            decode_tokens: args.measure.decode,
             rounds: args.rounds,
             runs_in_a_round: args.reps,
-            drift_percent,
+            drift_percent: greatest_drift_percent(engines),
             process: Process::new(lily),
             bandwidth,
             peer,
@@ -189,7 +195,9 @@ fn digest(tokens: &[u32]) -> String {
 pub fn table(record: &Record) -> String {
     let mut text = record.origin.heading();
     text += &format!(
-        "rounds {} (at most {:.1} % apart), runs {}\n{}; memory bandwidth {:.1} GB/s\n",
+        "chunks of {} tokens, {} tokens decoded; rounds {} (at most {:.1} % apart), runs {}\n{}; memory bandwidth {:.1} GB/s\n",
+        record.chunk_tokens,
+        record.decode_tokens,
         record.rounds,
         record.drift_percent,
         record.runs_in_a_round,
@@ -198,13 +206,9 @@ pub fn table(record: &Record) -> String {
     );
     if let Some(peer) = &record.peer {
         let versions: Vec<String> = peer.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
-        text += &format!(
-            "beside {} ({}) on {}: {}\n",
-            peer.name,
-            versions.join(", "),
-            peer.device,
-            peer.process.describe()
-        );
+        let process = Some(peer.process.describe()).filter(|text| !text.is_empty());
+        let process = process.map_or_else(String::new, |text| format!(": {text}"));
+        text += &format!("beside {} ({}) on {}{process}\n", peer.name, versions.join(", "), peer.device);
     }
     let peer = record.peer.as_ref().map(|peer| peer.name);
     let mut row = |cells: [&str; 7]| {
