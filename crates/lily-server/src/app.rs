@@ -11,16 +11,16 @@ use crate::routes::{generate, health, models, openapi, page, text};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use futures_util::FutureExt;
 use lily_api::error::{ApiError, ErrorKind};
-use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Seconds after which a client may ask a server again that is loading or ending.
@@ -149,7 +149,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let guarded = router
         .fallback(no_such_route)
         .method_not_allowed_fallback(no_such_method)
-        .layer(CatchPanicLayer::custom(broke_down))
+        .layer(from_fn(survive))
         .layer(from_fn(body::refuse_encodings))
         .layer(from_fn_with_state(Arc::clone(&app), guard::admit));
     let cross_origin = match cors(&app.options) {
@@ -193,15 +193,45 @@ async fn no_such_method(request: Request) -> Response {
     refusal(&ApiError { status: 405, code: Some("method_not_allowed"), ..error }, api_of(path))
 }
 
-/// A handler panicked: its request fails, nothing else.
-fn broke_down(_: Box<dyn Any + Send + 'static>) -> Response {
-    let error = ApiError::new(ErrorKind::Internal, "The server broke down on this request; its log says where.");
-    refusal(&error, lily_api::error::Api::Chat)
+/// Where a handler panics, its request fails, and nothing else.
+async fn survive(request: Request, next: Next) -> Response {
+    let api = api_of(request.uri().path());
+    // What the handler had of the server is behind locks that outlive a panic, or is its own.
+    let done = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    done.unwrap_or_else(|_| {
+        let error = ApiError::new(ErrorKind::Internal, "The server broke down on this request; its log says where.");
+        refusal(&error, api)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Body;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_panic_is_told_in_the_shape_of_its_api() {
+        async fn breaks() -> Response {
+            panic!("as planned")
+        }
+        let routes = Router::new().route("/v1/messages", get(breaks)).route("/v1/responses", get(breaks));
+        let service = TowerToHyperService::new(routes.layer(from_fn(survive)));
+        let ask = |path: &str| -> Value {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let response = runtime.block_on(service.call(request)).unwrap();
+            assert_eq!(response.status(), 500);
+            let body = runtime.block_on(axum::body::to_bytes(response.into_body(), 10_000)).unwrap();
+            serde_json::from_slice(&body).unwrap()
+        };
+        let messages = ask("/v1/messages");
+        assert_eq!((&messages["type"], &messages["error"]["type"]), (&json!("error"), &json!("api_error")));
+        let responses = ask("/v1/responses");
+        assert!(responses.get("type").is_none() && responses["error"]["code"].is_null(), "{responses}");
+    }
 
     #[test]
     fn ids_differ() {
