@@ -130,6 +130,31 @@ pub(crate) fn named_choice(name: &str, tools: &[Tool], place: &str) -> Result<To
     Err(ApiError::field(place, format!("`{place}` is `{name}`, but the request has no such function.")))
 }
 
+/// The choice among some functions: `value` has a mode and a list of tools as the API writes them.
+pub(crate) fn allowed_choice(value: &Value, tools: &[Tool], place: &str) -> Result<ToolChoice, ApiError> {
+    let required = match value["mode"].as_str() {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => return Err(missing(format!("{place}.mode"), "auto or required")),
+    };
+    let Some(list) = value["tools"].as_array() else {
+        return Err(missing(format!("{place}.tools"), "a list of functions"));
+    };
+    let mut names = Vec::new();
+    for entry in list {
+        let name = [entry, &entry["function"], &entry["custom"]].into_iter().find_map(|form| form["name"].as_str());
+        // Hosted tools do not exist here, so that nothing is lost with them.
+        let (Some("function" | "custom"), Some(name)) = (entry["type"].as_str(), name) else { continue };
+        named_choice(name, tools, &format!("{place}.tools"))?;
+        names.push(name.to_owned());
+    }
+    match (names.is_empty(), required) {
+        (true, true) => Err(ApiError::field(place, format!("`{place}` requires a call, but names no function."))),
+        (true, false) => Ok(ToolChoice::None),
+        (false, required) => Ok(ToolChoice::Allowed { names, required }),
+    }
+}
+
 /// Puts system messages from the middle of a conversation where they can stay. Templates allow them at the beginning only, and moving
 /// one there would change every prompt from its first words on with each that is added. So it becomes a reminder: a part of
 /// the user's message or tool result before it, or a user's message of its own.

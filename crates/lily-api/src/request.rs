@@ -86,6 +86,17 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// The functions that the answer may call: all, none, or those that the choice names.
+    pub fn callable(&self) -> Vec<&Tool> {
+        let chosen = |tool: &&Tool| match &self.tool_choice {
+            ToolChoice::None => false,
+            ToolChoice::Auto | ToolChoice::Required => true,
+            ToolChoice::Named(name) => tool.name == *name,
+            ToolChoice::Allowed { names, .. } => names.contains(&tool.name),
+        };
+        self.tools.iter().filter(chosen).collect()
+    }
+
     /// The tools as templates take them: OpenAI's nested form, or `None` without tools.
     pub fn template_tools(&self) -> Option<Value> {
         if self.tools.is_empty() {
@@ -142,6 +153,13 @@ pub enum ToolChoice {
     Required,
     /// It must call this one.
     Named(String),
+    /// It may call these of them.
+    Allowed {
+        /// Their names.
+        names: Vec<String>,
+        /// It must call one.
+        required: bool,
+    },
 }
 
 /// Whether and how long to think before answering.

@@ -206,7 +206,7 @@ fn wants_form(request: &Request) -> bool {
         Input::Chat(chat) => match chat.tool_choice {
             ToolChoice::None => false,
             ToolChoice::Auto => chat.tools.iter().any(|tool| tool.strict),
-            ToolChoice::Required | ToolChoice::Named(_) => true,
+            ToolChoice::Required | ToolChoice::Named(_) | ToolChoice::Allowed { .. } => true,
         },
         Input::Text { .. } => false,
     };

@@ -80,6 +80,31 @@ fn a_call_that_is_not_allowed_does_not_come() {
     assert!(!none["choices"][0]["message"]["content"].as_str().unwrap().contains("<tool_call>"), "{none}");
 }
 
+/// The prompt lists all functions, so that it is the same whichever of them may be called.
+#[test]
+fn only_allowed_functions_are_called() {
+    let server = Setup::default().start();
+    let mut tools = weather();
+    let time = json!({"name": "get_time", "description": "The time in a city", "parameters": {"type": "object",
+        "properties": {"city": {"type": "string", "enum": ["Oslo"]}}, "required": ["city"]}});
+    tools.as_array_mut().unwrap().push(json!({"type": "function", "function": time}));
+    let body = with(chat("What is the weather in Paris for 3 days?"), json!({"tools": tools}));
+    let free = ask(&server, &body);
+    assert_eq!(free["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "get_weather", "by itself: {free}");
+    let among = |mode: &str| {
+        let allowed = json!({"mode": mode, "tools": [{"type": "function", "function": {"name": "get_time"}}]});
+        let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+        ask(&server, &with(body.clone(), json!({"tool_choice": choice, "max_tokens": 100})))
+    };
+    for mode in ["required", "auto"] {
+        let answer = among(mode);
+        assert_eq!(answer["usage"]["prompt_tokens"], free["usage"]["prompt_tokens"]);
+        let calls = answer["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+        assert!(mode == "auto" || !calls.is_empty(), "{answer}");
+        assert!(calls.iter().all(|call| call["function"]["name"] == "get_time"), "{answer}");
+    }
+}
+
 #[test]
 fn the_result_of_a_call_is_answered() {
     let server = Setup::default().start();

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, THINKING, TOKENS_MAX, TOP_LOGPROBS_MAX};
 use crate::conversation::{
-    add_tool, arguments, named_choice, part_text, reasoned_message, settle_system, take_prefill, tool_call,
-    tool_message, word_choice,
+    add_tool, allowed_choice, arguments, named_choice, part_text, reasoned_message, settle_system, take_prefill,
+    tool_call, tool_message, word_choice,
 };
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
@@ -19,7 +19,7 @@ pub(crate) const FIELDS: &[Field] = &[
     read("model", Kind::Text, "the model's name"),
     read("messages", Kind::List, "the conversation"),
     read("tools", Kind::List, "functions that the model may call"),
-    read("tool_choice", Kind::Any, "none, auto, required, or one function"),
+    read("tool_choice", Kind::Any, "none, auto, required, one function, or allowed_tools"),
     read("parallel_tool_calls", Kind::Bool, "whether one answer may call several functions"),
     read("max_completion_tokens", Kind::Integer(1, TOKENS_MAX), "most tokens to generate, thinking included"),
     read("max_tokens", Kind::Integer(1, TOKENS_MAX), "another name of max_completion_tokens"),
@@ -195,8 +195,9 @@ fn tool_choice(value: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, ApiE
         Some(value) => match (value["type"].as_str(), &value["function"]["name"], &value["name"]) {
             (Some("function"), Value::Null, name) => named(name, "tool_choice.name"),
             (Some("function"), name, _) => named(name, "tool_choice.function.name"),
+            (Some("allowed_tools"), ..) => allowed_choice(&value["allowed_tools"], tools, "tool_choice.allowed_tools"),
             _ => {
-                let message = "`tool_choice` must be none, auto, required or a function.";
+                let message = "`tool_choice` must be none, auto, required, a function or allowed_tools.";
                 Err(ApiError::unsupported("tool_choice", message))
             }
         },

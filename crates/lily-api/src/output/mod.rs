@@ -32,7 +32,7 @@ mod transcode;
 
 use serde_json::Value;
 
-use crate::request::{Conversation, Input, Request, ToolChoice};
+use crate::request::{Conversation, Input, Request};
 use crate::stop::StopError;
 use content::ContentStage;
 use scan::Phase;
@@ -189,10 +189,11 @@ impl OutputParser {
     /// An empty stop string.
     pub fn new(options: OutputOptions<'_>) -> Result<Self, StopError> {
         let functions: Vec<(String, Value)> = match options.conversation {
-            Some(conversation) if conversation.tool_choice != ToolChoice::None => {
-                conversation.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect()
+            Some(conversation) => {
+                let callable = conversation.callable().into_iter();
+                callable.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect()
             }
-            _ => Vec::new(),
+            None => Vec::new(),
         };
         let takes_calls = !functions.is_empty();
         Ok(Self {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::items;
 use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX, TOP_LOGPROBS_MAX};
-use crate::conversation::{add_tool, named_choice, settle_system, take_prefill, word_choice};
+use crate::conversation::{add_tool, allowed_choice, named_choice, settle_system, take_prefill, word_choice};
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
 use crate::request::{Conversation, Input, Request, ResponseFormat, Tool, ToolChoice};
@@ -19,7 +19,7 @@ pub(crate) const FIELDS: &[Field] = &[
     read("input", Kind::Any, "text, or the conversation as a list of items"),
     read("instructions", Kind::Text, "system text before the conversation"),
     read("tools", Kind::List, "functions that the model may call; hosted tools are left out"),
-    read("tool_choice", Kind::Any, "none, auto, required, or one function"),
+    read("tool_choice", Kind::Any, "none, auto, required, one function, or allowed_tools"),
     read("parallel_tool_calls", Kind::Bool, "whether one answer may call several functions"),
     read("max_output_tokens", Kind::Integer(1, TOKENS_MAX), "most tokens to generate, thinking included"),
     read("text", Kind::Object, "format: text, json_object, json_schema or grammar"),
@@ -197,8 +197,9 @@ fn tool_choice(value: Option<&Value>, tools: &[Tool]) -> Result<ToolChoice, ApiE
     match (value["type"].as_str(), name) {
         (Some("function" | "custom"), Some(name)) => named_choice(name, tools, "tool_choice.name"),
         (Some("function" | "custom"), None) => Err(missing("tool_choice.name", "a function's name")),
+        (Some("allowed_tools"), _) => allowed_choice(value, tools, "tool_choice"),
         _ => {
-            let message = "`tool_choice` must be none, auto, required or a function; hosted tools do not exist here.";
+            let message = "`tool_choice` must be none, auto, required, a function or allowed_tools; hosted tools do not exist here.";
             Err(ApiError::unsupported("tool_choice", message))
         }
     }

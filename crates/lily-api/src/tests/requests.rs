@@ -331,6 +331,19 @@ fn what_cannot_be_honoured_is_refused_by_name() {
             "input[0].content[0].type",
         ),
         (Api::Responses, "tool_choice", json!({"type": "web_search"}), "tool_choice"),
+        (Api::Responses, "tool_choice", json!({"type": "allowed_tools", "tools": []}), "tool_choice.mode"),
+        (
+            Api::Responses,
+            "tool_choice",
+            json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "none such"}]}),
+            "tool_choice.tools",
+        ),
+        (
+            Api::Chat,
+            "tool_choice",
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}),
+            "tool_choice.allowed_tools",
+        ),
         (Api::Messages, "messages", anthropic_image, "messages[0].content[1].type"),
         (Api::Messages, "mcp_servers", json!([{"url": "x"}]), "mcp_servers"),
         (Api::Messages, "tool_choice", json!({"type": "tool"}), "tool_choice.name"),
@@ -419,6 +432,13 @@ fn what_must_be_called_is_read_from_every_api() {
     assert_eq!(choice(Api::Responses, json!({"type": "function", "name": "edit"})), named);
     assert_eq!(choice(Api::Responses, json!("none")), ToolChoice::None);
     assert_eq!(choice(Api::Messages, json!({"type": "tool", "name": "edit"})), named);
+    let hosted = json!({"type": "web_search"});
+    let nested = json!({"mode": "auto", "tools": [{"type": "function", "function": {"name": "edit"}}, hosted]});
+    let some = |required| ToolChoice::Allowed { names: vec!["edit".into()], required };
+    assert_eq!(choice(Api::Chat, json!({"type": "allowed_tools", "allowed_tools": nested})), some(false));
+    let flat = |mode: &str, tools: Value| json!({"type": "allowed_tools", "mode": mode, "tools": tools});
+    assert_eq!(choice(Api::Responses, flat("required", json!([{"type": "function", "name": "edit"}]))), some(true));
+    assert_eq!(choice(Api::Responses, flat("auto", json!([hosted]))), ToolChoice::None);
     assert_eq!(choice(Api::Messages, json!({"type": "any"})), ToolChoice::Required);
     let single = with(Api::Messages, "tool_choice", json!({"type": "auto", "disable_parallel_tool_use": true}));
     assert!(!conversation(Api::Messages, &single).parallel_tool_calls);

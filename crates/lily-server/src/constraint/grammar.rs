@@ -86,7 +86,9 @@ impl Grammars {
     /// A grammar or schema that cannot be compiled, or a beginning of the answer that it does not allow.
     pub(crate) fn form(&self, request: &Request, thinks: bool) -> Result<Option<Form>, ApiError> {
         let (choice, tools, several) = offered(request);
-        let must_call = matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) && !tools.is_empty();
+        let must_call =
+            matches!(choice, ToolChoice::Required | ToolChoice::Named(_) | ToolChoice::Allowed { required: true, .. })
+                && !tools.is_empty();
         let answer = answer_grammar(&request.format, thinks).filter(|_| !must_call);
         let mut alternatives = Vec::new();
         // A call may come in place of an answer that has a form.
@@ -101,7 +103,8 @@ impl Grammars {
             let alternatives = self.after_prefill(alternatives, request)?;
             return Ok(Some(Form::Whole { alternatives, calls }));
         }
-        if !tools.iter().any(|tool| tool.strict) {
+        // Among some of the functions, the name is bound too.
+        if !matches!(choice, ToolChoice::Allowed { .. }) && !tools.iter().any(|tool| tool.strict) {
             return Ok(None);
         }
         Ok(Some(Form::Calls(Box::new(self.matcher(lark(&calls::behind_opener(&tools)), "tools")?))))
@@ -140,11 +143,8 @@ fn offered(request: &Request) -> (ToolChoice, Vec<&Tool>, bool) {
     match &request.input {
         Input::Text { .. } => (ToolChoice::None, Vec::new(), false),
         Input::Chat(chat) => match &chat.tool_choice {
-            ToolChoice::None => (ToolChoice::None, Vec::new(), false),
-            ToolChoice::Named(name) => {
-                (chat.tool_choice.clone(), chat.tools.iter().filter(|tool| tool.name == *name).collect(), false)
-            }
-            choice => (choice.clone(), chat.tools.iter().collect(), chat.parallel_tool_calls),
+            choice @ ToolChoice::Named(_) => (choice.clone(), chat.callable(), false),
+            choice => (choice.clone(), chat.callable(), chat.parallel_tool_calls),
         },
     }
 }

@@ -288,6 +288,26 @@ fn strict_tools_bind_calls_and_nothing_else() {
 }
 
 #[test]
+fn among_some_functions_no_other_is_called_and_text_is_free() {
+    let mut tools = weather();
+    let other = json!({"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}});
+    tools.as_array_mut().unwrap().push(other);
+    let body = |mode: &str| {
+        let allowed = json!({"mode": mode, "tools": [{"type": "function", "function": {"name": "other"}}]});
+        json!({"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}})
+    };
+    let allowed = "<tool_call>\n<function=other>\n</function>\n</tool_call>";
+    let mut auto = rules(false, None, Some(form(body("auto"), false)));
+    let text = format!("Let me look.\n\n{allowed}");
+    assert_eq!(follow(&mut auto, &text), tokens(&text).len());
+    let mut auto = rules(false, None, Some(form(body("auto"), false)));
+    let forbidden = call(&[("city", "a")]);
+    assert!(follow(&mut auto, &forbidden) < tokens(&forbidden).len());
+    assert!(takes(form(body("required"), false), allowed));
+    assert!(!takes(form(body("required"), false), &forbidden) && !takes(form(body("required"), false), "Hello"));
+}
+
+#[test]
 fn a_call_may_come_in_place_of_an_answer_that_has_a_form() {
     let both = || json!({"tools": weather(), "response_format": {"type": "json_object"}});
     let call = call(&[("city", "a")]);
