@@ -265,6 +265,16 @@ fn bench_sets_a_peer_beside_lily() {
     let table = lily(&beside).output();
     assert!(table.stdout.contains("beside llama.cpp (build 7 (abc)") && table.stdout.contains("ratio"), "{table:?}");
 
+    // One that is twice as fast in the second round.
+    let drifts =
+        script.replace("1.5, 2.5, 9.0", "$(wc -l < \"$0.calls\").0").replace("row()", "echo >> \"$0.calls\"; row()");
+    std::fs::write(&peer, drifts).unwrap();
+    let unwritten = folder.path().join("record.json");
+    let twice = beside.iter().map(|arg| if *arg == "1" { "2" } else { arg }).collect::<Vec<_>>();
+    let output = lily(&twice).arg("--reps").arg("1").arg("--record").arg(&unwritten).output();
+    check_failure(&output, 1, "llama.cpp, decode at 16: 2.00, 4.00 (100.0 % apart)");
+    assert!(output.stderr.contains("refused, nothing was recorded") && !unwritten.exists(), "{output:?}");
+
     std::fs::write(&peer, "#!/bin/sh\necho unknown model architecture >&2; exit 1\n").unwrap();
     check_failure(&lily(&beside).output(), 1, "llama.cpp: it failed (exit status: 1):\nunknown model architecture");
 }

@@ -214,7 +214,7 @@ pub fn table(record: &Record) -> String {
     let mut row = |cells: [&str; 7]| {
         let [what, rate, spread, peer_rate, ratio, bytes, share] = cells;
         let beside = if peer.is_some() { format!(" {peer_rate:>12} {ratio:>7}") } else { String::new() };
-        let line = format!("{what:<28} {rate:>11} {spread:>22}{beside} {bytes:>12} {share:>13}");
+        let line = format!("{what:<30} {rate:>11} {spread:>22}{beside} {bytes:>12} {share:>13}");
         text += line.trim_end();
         text.push('\n');
     };
@@ -247,8 +247,14 @@ fn rows_of(length: &Row, row: &mut dyn FnMut([&str; 7])) {
     let bytes = length.bytes_per_token.map_or_else(String::new, |bytes| format!("{:.1}", bytes / 1e6));
     let share = length.bandwidth_share.map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share));
     rates(format!("decode at {tokens}"), &length.decode_tps, &length.peer_decode_tps, [bytes, share]);
-    rates(format!("  sampled at {tokens}"), &length.sampled_tps, &None, none.clone());
-    for batch in &length.batches {
-        rates(format!("  {} sessions at {tokens}", batch.sessions), &batch.tps, &None, none.clone());
+    // How many times as fast as greedy decoding of one session.
+    let times = |rate: &Option<Rate>| {
+        let times = rate.as_ref().zip(length.decode_tps.as_ref()).map(|(rate, greedy)| rate.median / greedy.median);
+        times.map_or_else(String::new, |times| format!(" ({times:.2}x)"))
+    };
+    let sampled = &length.sampled_tps;
+    rates(format!("  sampled at {tokens}{}", times(sampled)), sampled, &None, none.clone());
+    for Batch { sessions, tps } in &length.batches {
+        rates(format!("  {sessions} sessions at {tokens}{}", times(tps)), tps, &None, none.clone());
     }
 }
