@@ -28,7 +28,7 @@ pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<Stri
         let table = machine.and_then(|machine| match kind {
             "speed" => speed(machine),
             "model" => model(machine, machines),
-            "kernels" => Some(machine.kernels.last().map_or(NOT_YET.to_owned(), kernels)),
+            "kernels" => Some(kernels(machine).unwrap_or_else(|| NOT_YET.to_owned())),
             kind => kind.strip_prefix("figure-").and_then(|kind| figure(kind, &machine.name, figures)),
         });
         let table = table.ok_or_else(|| failed("no record gives this"))?;
@@ -83,11 +83,13 @@ fn figure(kind: &str, machine: &str, figures: &[String]) -> Option<String> {
 }
 
 /// Kernels with what they reach, phase by phase, the slowest first.
-fn kernels(record: &Kernels) -> String {
-    record.phases.iter().map(|phase| phase_table(record, phase)).collect::<Vec<_>>().join("\n")
+fn kernels(machine: &Machine) -> Option<String> {
+    let record = machine.kernels.last()?;
+    let flops = machine.anchors.as_ref().and_then(|anchors| anchors.bf16_flops);
+    Some(record.phases.iter().map(|phase| phase_table(record, phase, flops)).collect::<Vec<_>>().join("\n"))
 }
 
-fn phase_table(record: &Kernels, phase: &Phase) -> String {
+fn phase_table(record: &Kernels, phase: &Phase, flops: Option<f64>) -> String {
     let step = &phase.step_ms;
     let what = if phase.phase == "decode" {
         "One token".to_owned()
@@ -96,13 +98,14 @@ fn phase_table(record: &Kernels, phase: &Phase) -> String {
     };
     let context = grouped(phase.context_tokens as f64);
     let mut table = format!("{what} after {context}: {:.3} ms ({:.3} to {:.3}).\n\n", step.median, step.min, step.max);
-    table += "| Kernel | launches | ms within | ms alone | MB | GB/s alone | of a copy | TFLOP/s alone |\n|---|---:|---:|---:|---:|---:|---:|---:|\n";
+    table += "| Kernel | launches | ms within | ms alone | MB | GB/s alone | of a copy | TFLOP/s alone | of bf16 products |\n\
+              |---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     let mut kernels: Vec<&Kernel> = phase.kernels.iter().collect();
     kernels.sort_by(|a, b| b.within_ms.total_cmp(&a.within_ms));
     for k in kernels {
         let per_second = |amount: f64| amount / (k.alone_ms / 1e3);
         table += &format!(
-            "| `{}` | {} | {:.3} | {:.3} | {:.1} | {} | {:.0} % | {:.2} |\n",
+            "| `{}` | {} | {:.3} | {:.3} | {:.1} | {} | {:.0} % | {:.2} | {} |\n",
             k.kernel,
             k.launches,
             k.within_ms,
@@ -110,7 +113,8 @@ fn phase_table(record: &Kernels, phase: &Phase) -> String {
             k.bytes() / 1e6,
             grouped(per_second(k.bytes()) / 1e9),
             100.0 * per_second(k.bytes()) / record.bandwidth,
-            per_second(k.flops) / 1e12
+            per_second(k.flops) / 1e12,
+            flops.map_or(String::new(), |flops| format!("{:.1} %", 100.0 * per_second(k.flops) / flops))
         );
     }
     table
