@@ -72,14 +72,16 @@ impl Records {
         Ok(Self { machines: records::read(folder)? })
     }
 
-    /// The one record of a text, of a machine without a name.
+    /// Records of one machine, each with the name that an error calls it by.
     ///
     /// # Errors
-    /// If it is no record.
-    pub fn one(text: &str) -> Result<Self, ReportError> {
+    /// If one is none.
+    pub fn of_machine<'a>(texts: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<Self, ReportError> {
         let mut machine = Machine { name: "this".to_owned(), ..Machine::default() };
-        let wrong = |error: records::Wrong| ReportError::Record { what: "this text".to_owned(), message: error.0 };
-        records::add(&mut machine, text.as_bytes()).map_err(wrong)?;
+        for (what, text) in texts {
+            let wrong = |error: records::Wrong| ReportError::Record { what: what.to_owned(), message: error.0 };
+            records::add(&mut machine, text).map_err(wrong)?;
+        }
         Ok(Self { machines: vec![machine] })
     }
 

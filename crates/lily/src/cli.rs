@@ -63,6 +63,8 @@ pub enum Command {
     Ablate(AblateArgs),
     /// Measure what every kernel reaches
     Kernels(KernelsArgs),
+    /// Draw the figures of records on a page
+    Report(ReportArgs),
     /// Show what lily sees of this machine
     Doctor(DoctorArgs),
     /// Print a completion script
@@ -454,9 +456,26 @@ pub struct PublishArgs {
     /// Write a record of the figures, as JSON
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Write a page with the figures drawn, as HTML that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print the record instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `lily report`.
+#[derive(Args, Debug)]
+#[command(long_about = "\
+Draw the figures of records that bench, ablate and kernels wrote with --record, all of one machine, on one page that needs nothing \
+else.")]
+pub struct ReportArgs {
+    /// Records
+    #[arg(required = true, value_name = "FILE")]
+    pub records: Vec<PathBuf>,
+    /// Page to write, as HTML
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
 }
 
 impl MeasureArgs {

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Ablate(args) => commands::ablate::run(&args),
         Command::Kernels(args) => commands::kernels::run(&args),
+        Command::Report(args) => commands::report::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Man => commands::shell::man(),

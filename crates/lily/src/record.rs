@@ -6,7 +6,9 @@ use crate::hardware::Machine;
 use crate::model::Model;
 use crate::output;
 use lily_engine::checkpoint::Checkpoint;
+use lily_report::Records;
 use serde::Serialize;
+use std::path::Path;
 
 /// Where figures come from.
 #[derive(Clone, Debug, Serialize)]
@@ -76,5 +78,20 @@ pub fn publish(record: &impl Serialize, table: &str, args: &PublishArgs) -> Resu
         let text = serde_json::to_string_pretty(record).expect("plain JSON");
         std::fs::write(path, text + "\n").map_err(|e| Failure::file("write the record", path, e))?;
     }
+    if let Some(path) = &args.report {
+        let text = serde_json::to_vec(record).expect("plain JSON");
+        write_page(&[("the record".to_owned(), text)], path)?;
+    }
     if args.json { output::json(record) } else { output::write(table) }
+}
+
+/// Writes a page with the figures of records of one machine, each with its name.
+///
+/// # Errors
+/// If one is no record, or the page cannot be written.
+pub fn write_page(records: &[(String, Vec<u8>)], path: &Path) -> Result<(), Failure> {
+    let texts = records.iter().map(|(name, text)| (name.as_str(), text.as_slice()));
+    let records = Records::of_machine(texts).map_err(Failure::other)?;
+    let intro = format!("Written by lily {}. Medians, with what they were measured on.", env!("CARGO_PKG_VERSION"));
+    std::fs::write(path, records.page(&intro)).map_err(|e| Failure::file("write the page", path, e))
 }

@@ -174,6 +174,16 @@ fn kernels_are_measured_with_what_they_cost() {
             assert!(kernel["alone_ms"].as_f64().unwrap() > 0.0 && kernel["flops"].as_f64().is_some(), "{kernel}");
         }
     }
+    let page = folder.path().join("page.html");
+    let output = lily(&["report", path.to_str().unwrap(), "--output"]).arg(&page).output();
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    for part in ["Kernels under the roof", "One decode step", "prefers-color-scheme", "delta_step"] {
+        assert!(text.contains(part), "{part}");
+    }
+    let namespace = "xmlns=\"http://www.w3.org/2000/svg\"";
+    assert!(!text.replace(namespace, "").contains("://"), "the page asks for something else");
+    check_failure(&lily(&["report", "Cargo.toml", "--output", "x"]).output(), 1, "expected a record");
     let decode = &record["phases"][0];
     let launches = decode["launches"].as_array().unwrap();
     let counted: u64 = decode["kernels"].as_array().unwrap().iter().map(|k| k["launches"].as_u64().unwrap()).sum();

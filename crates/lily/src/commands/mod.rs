@@ -9,6 +9,7 @@ pub mod eval;
 pub mod inspect;
 pub mod kernels;
 pub mod plan;
+pub mod report;
 pub mod run;
 pub mod serve;
 pub mod shell;
