@@ -52,7 +52,9 @@ fn caption(file: &str) -> &'static str {
         Some("roofline") => {
             "Data that a cache holds can be read faster than memory gives it: kernels above the line of memory have such data."
         }
-        Some("step") => "Each launch waits for the one before it here; the step as it is run lets them overlap.",
+        Some("step") => {
+            "Each launch waits for the one before it here; in the step as it is run they may overlap, where the device can."
+        }
         _ => "Effects of single mechanisms do not add up.",
     }
 }

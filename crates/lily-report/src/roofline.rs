@@ -20,7 +20,7 @@ pub fn draw(machine: &Machine) -> Option<String> {
     let title = format!("Kernels under the roof of {}", record.origin.device);
     let mut svg = Svg::new(
         900.0,
-        550.0,
+        580.0,
         &title,
         "FLOPs a second by FLOPs a byte, both logarithmic, with the limits of memory and of arithmetic",
     );
@@ -116,7 +116,7 @@ fn axes(svg: &mut Svg, x: &Scale, y: &Scale, xs: (f64, f64), ys: (f64, f64)) {
     }
     svg.line([LEFT, BOTTOM, RIGHT, BOTTOM], "axis");
     svg.text((LEFT + RIGHT) / 2.0, BOTTOM + 38.0, "soft small middle", "FLOPs for each byte");
-    svg.text(20.0, TOP - 6.0, "soft small", "FLOP/s");
+    svg.text(20.0, TOP - 12.0, "soft small", "FLOP/s");
 }
 
 /// FLOPs a second with a unit.
@@ -157,7 +157,7 @@ fn roof(svg: &mut Svg, x: &Scale, y: &Scale, xs: (f64, f64), bandwidth: f64, flo
 
 /// Writes a name beside a mark where nothing is yet, with a line to it where that is further away.
 fn label(svg: &mut Svg, taken: &mut Vec<Taken>, (x, y): (f64, f64), r: f64, name: &str) {
-    let width = 6.1 * name.len() as f64;
+    let width = 6.6 * name.len() as f64;
     let mut candidates = Vec::new();
     for step in 0..24 {
         // Right and left of the mark, at its height and ever further above and below.

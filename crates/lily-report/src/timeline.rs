@@ -29,7 +29,7 @@ pub fn draw(machine: &Machine) -> Option<String> {
     );
     svg.text(20.0, 48.0, "soft small", &about);
     let about = format!(
-        "One by one, each between two points in time, they take {sum:.2} ms; the step as it is run, where they overlap, takes {:.2} ms",
+        "One by one, each between two points in time, they take {sum:.2} ms; the step as it is run takes {:.2} ms",
         phase.step_ms.median
     );
     svg.text(20.0, 64.0, "soft small", &about);
