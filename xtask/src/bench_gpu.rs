@@ -72,7 +72,7 @@ fn random_checkpoint(root: &Path, lily: &Path) -> Result<PathBuf> {
     let path = Path::new(CHECKPOINTS).join(SHAPE);
     if !root.join(&path).is_dir() {
         // Written aside and renamed, so that an interrupted run leaves nothing that looks finished.
-        let partial = path.with_extension("partial");
+        let partial = Path::new(CHECKPOINTS).join("partial");
         let _ = std::fs::remove_dir_all(root.join(&partial));
         std::fs::create_dir_all(root.join(CHECKPOINTS)).with_context(|| format!("cannot make {CHECKPOINTS}"))?;
         succeed(Command::new(lily).args(["synth", SHAPE]).arg(&partial).current_dir(root))?;

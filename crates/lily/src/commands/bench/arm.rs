@@ -1,7 +1,7 @@
 //! What one engine measured in one process; and lily's own measuring.
 
-use super::WARM_STEPS;
 use super::spec::{Length, Spec};
+use super::{WARM_SECONDS, WARM_STEPS};
 use crate::cli::BenchArgs;
 use crate::failure::Failure;
 use crate::hardware::{peak_resident_bytes, read_bandwidth};
@@ -118,6 +118,10 @@ pub fn measure(args: &BenchArgs) -> Result<Arm, Failure> {
     }
     let spec = Spec::new(args, engine.model().shape.vocab);
     let mut arm = Arm { device: engine.device(), load_seconds: Some(load_seconds), ..Arm::default() };
+    let warming = Instant::now();
+    while warming.elapsed().as_secs_f64() < WARM_SECONDS {
+        Context::fill(&mut engine, &spec.tokens[..spec.lengths[0].warm_up])?;
+    }
     let mut used = 0;
     for length in &spec.lengths {
         arm.lengths.push(at_length(&mut engine, args, &spec, length, &mut || {

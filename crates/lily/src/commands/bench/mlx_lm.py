@@ -29,10 +29,14 @@ def generate(model, tokens, count):
     return generated, times
 
 
+def warm_up(model, spec, length):
+    generate(model, spec["tokens"][: length["warm_up"]], 1 + spec["warm_steps"])
+
+
 def measure(model, spec, length):
     tokens = spec["tokens"][: length["tokens"]]
     warm, steps = spec["warm_steps"], spec["decode"]
-    generate(model, tokens[: length["warm_up"]], 1 + warm)
+    warm_up(model, spec, length)
     result = {"tokens": len(tokens), "prefill": [], "decode": [], "generated": []}
     for _ in range(spec["reps"]):
         # The first steps at a length may compile; they are left out.
@@ -51,6 +55,9 @@ def main():
     model, _ = load_model(Path(spec["model"]))
     load_seconds = time.perf_counter() - start
     with wired_limit(model, [generation_stream]):
+        start = time.perf_counter()
+        while time.perf_counter() - start < spec["warm_seconds"]:
+            warm_up(model, spec, spec["lengths"][0])
         lengths = [measure(model, spec, length) for length in spec["lengths"]]
     # Kilobytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024

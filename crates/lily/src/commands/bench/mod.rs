@@ -24,6 +24,8 @@ use std::process::Command;
 
 /// Medians of rounds that are further apart than this are refused, as in the published comparisons.
 const DRIFT_MAX_PERCENT: f64 = 3.0;
+/// How long an engine computes before the first length is timed, so that clocks have risen.
+const WARM_SECONDS: f64 = 0.5;
 /// Decode steps before those that are timed.
 const WARM_STEPS: usize = 4;
 

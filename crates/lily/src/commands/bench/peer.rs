@@ -72,6 +72,7 @@ fn mlx_lm(python: &Path, model: &Path, spec: &Spec) -> Result<Arm, String> {
         "lengths": spec.lengths,
         "decode": spec.decode,
         "reps": spec.reps,
+        "warm_seconds": super::WARM_SECONDS,
         "warm_steps": super::WARM_STEPS,
     });
     let mut command = Command::new(python);
