@@ -1,6 +1,6 @@
 //! Tables and figures in the texts, between two comments that name them: what is written there comes from records.
 
-use super::records::{Kernel, Kernels, Machine, Phase, Series};
+use super::records::{Kernel, Kernels, Machine, Phase, Series, commits};
 use super::svg::{grouped, tokens};
 use crate::{KINDS, ReportError};
 
@@ -73,7 +73,25 @@ fn speed(machine: &Machine) -> Option<String> {
         }
         table.push('\n');
     }
-    Some(table)
+    let benches = machine.benches();
+    let origin = &benches.first()?.origin;
+    table += &format!(
+        "\nMedians, tokens/s; the ratio is to the fastest of the others. lily at commit {} on {}, {}.",
+        commits(benches.iter().map(|bench| &bench.origin)),
+        origin.device,
+        origin.checkpoint()
+    );
+    let names = |beside: bool| -> Vec<&str> {
+        others.iter().filter(|s| s.beside == beside).map(|s| s.engine.as_str()).collect()
+    };
+    if !names(true).is_empty() {
+        table += &format!(" {} took turns with lily.", names(true).join(" and "));
+    }
+    if let (Some(anchors), false) = (&machine.anchors, names(false).is_empty()) {
+        let (engines, day, device) = (names(false).join(" and "), &anchors.measured, &anchors.device);
+        table += &format!(" {engines} on {day} on {device}, so that a ratio to them is good to a few percent at best.");
+    }
+    Some(table + "\n")
 }
 
 fn figure(kind: &str, machine: &str, figures: &[String]) -> Option<String> {
