@@ -20,53 +20,71 @@ const WRONG: &str = "def area(width, height):\n    return width + height\n";
 const RIGHT: &str = "def area(width, height):\n    return width * height\n";
 /// Longest run of an agent.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What the agents are told of the context's length; `scripted` has it.
+const CONTEXT_TOKENS: &str = "131072";
 /// Tokens that may be computed again: those between the last kept boundary of a prompt and the answer's start.
 const TAIL_TOKENS: usize = 16;
 
 /// An agent, and how it runs without anybody to answer it.
 struct Agent {
-    /// Of its program and its script.
+    /// Of its script; `--print-config` knows it by that name.
     name: &'static str,
+    /// Of its program.
+    program: &'static str,
     /// Before the task.
     arguments: &'static [&'static str],
-    /// Name that `--print-config` knows it by, and where in its home the settings go.
-    settings: Option<(&'static str, &'static str)>,
+    /// Where in its home the settings go.
+    settings: &'static str,
     /// Besides HOME and PATH.
     variables: &'static [(&'static str, &'static str)],
+    /// What it says where a prompt does not fit into the context, if it says more than the server.
+    too_long: Option<&'static str>,
 }
 
-const AGENTS: [Agent; 4] = [
+const AGENTS: [Agent; 5] = [
     Agent {
         name: "codex",
+        program: "codex",
         arguments: &["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"],
-        settings: Some(("codex", ".codex/config.toml")),
+        settings: ".codex/config.toml",
         variables: &[],
+        too_long: Some("ran out of room in the model's context window"),
     },
     Agent {
         name: "claude",
+        program: "claude",
         arguments: &["--print", "--allowedTools=Read,Edit,Bash"],
-        settings: Some(("claude", ".claude/settings.json")),
+        settings: ".claude/settings.json",
         variables: &[],
+        too_long: Some("Prompt is too long"),
     },
     Agent {
         name: "opencode",
+        program: "opencode",
         arguments: &["run"],
-        settings: Some(("opencode", ".config/opencode/opencode.json")),
+        settings: ".config/opencode/opencode.json",
         variables: &[
             ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
             ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
             ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1"),
         ],
+        too_long: None,
     },
     Agent {
         name: "qwen",
+        program: "qwen",
         arguments: &["--yolo", "--prompt"],
-        settings: None,
-        variables: &[
-            ("OPENAI_API_KEY", "lily"),
-            ("OPENAI_MODEL", "lily-nano"),
-            ("QWEN_CODE_SUPPRESS_YOLO_WARNING", "1"),
-        ],
+        settings: ".qwen/settings.json",
+        variables: &[("QWEN_CODE_SUPPRESS_YOLO_WARNING", "1")],
+        too_long: None,
+    },
+    Agent {
+        name: "continue",
+        program: "cn",
+        arguments: &["--auto", "--print"],
+        settings: ".continue/config.yaml",
+        variables: &[("CONTINUE_TELEMETRY_ENABLED", "0")],
+        too_long: None,
     },
 ];
 
@@ -81,11 +99,12 @@ pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
     for agent in chosen {
         let place = Place::new(root, &packages, agent)?;
         let start = Instant::now();
-        let done = work(agent, &place);
+        let done = work(agent, &place).and_then(|()| overflow(agent, &place));
         if done.is_err() {
-            for log in ["agent.txt", "server.txt"] {
-                let text = std::fs::read_to_string(place.folder.join(log)).unwrap_or_default();
-                eprintln!("--- {} {log}\n{text}---", agent.name);
+            for log in ["agent.txt", "server.txt", "overflow-agent.txt", "overflow-server.txt"] {
+                if let Ok(text) = std::fs::read_to_string(place.folder.join(log)) {
+                    eprintln!("--- {} {log}\n{text}---", agent.name);
+                }
             }
         }
         done.with_context(|| format!("{} with the script tests/api/agents/{0}.txt", agent.name))?;
@@ -117,7 +136,7 @@ impl Place {
         std::fs::write(work.join(FILE), WRONG)?;
         // Agents look for the repository they are in; it is not to be this one.
         succeed(Command::new("git").args(["init", "--quiet"]).current_dir(&work))?;
-        let program = packages.join("node_modules/.bin").join(agent.name);
+        let program = packages.join("node_modules/.bin").join(agent.program);
         Ok(Self { root: root.to_owned(), program, folder, home, work })
     }
 }
@@ -128,8 +147,36 @@ fn work(agent: &Agent, place: &Place) -> Result<()> {
     let mut scripted = Command::new(place.root.join("target/debug/examples/scripted"));
     scripted.arg(script).arg(&place.work).stderr(File::create(place.folder.join("server.txt"))?);
     let server = Server::start(&mut scripted)?;
-    configure(agent, place, &server)?;
-    let output = File::create(place.folder.join("agent.txt"))?;
+    let status = ask(agent, place, &server, "agent.txt")?;
+    if !status.success() {
+        bail!("it ended with {status}");
+    }
+    let found = std::fs::read_to_string(place.work.join(FILE))?;
+    if found != RIGHT {
+        bail!("{FILE} is not as it should be:\n{found}");
+    }
+    let log = std::fs::read_to_string(place.folder.join("server.txt"))?;
+    reread(agent.name, &turns(&log)?)
+}
+
+/// Asks the same of lily-nano itself, whose context is far too short, and looks whether the agent knows why that failed.
+fn overflow(agent: &Agent, place: &Place) -> Result<()> {
+    let Some(words) = agent.too_long else { return Ok(()) };
+    let mut lily = Command::new(place.root.join("target/debug/lily"));
+    lily.args(["serve", "lily-nano", "--port", "0"]).stderr(File::create(place.folder.join("overflow-server.txt"))?);
+    let server = Server::start(&mut lily)?;
+    let status = ask(agent, place, &server, "overflow-agent.txt")?;
+    let said = std::fs::read_to_string(place.folder.join("overflow-agent.txt"))?;
+    if status.success() || !said.contains(words) {
+        bail!("it ended with {status}; expected a failure, and {words:?}");
+    }
+    Ok(())
+}
+
+/// Runs an agent with its task; its words go into the file `log`.
+fn ask(agent: &Agent, place: &Place, server: &Server, log: &str) -> Result<ExitStatus> {
+    configure(agent, place, server)?;
+    let output = File::create(place.folder.join(log))?;
     let mut command = Command::new(&place.program);
     command
         .args(agent.arguments)
@@ -145,34 +192,21 @@ fn work(agent: &Agent, place: &Place) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output);
-    if agent.settings.is_none() {
-        command.envs(server.variables.iter().map(|(name, value)| (name, value)));
-    }
-    let status = wait(&mut command)?;
-    if !status.success() {
-        bail!("it ended with {status}");
-    }
-    let found = std::fs::read_to_string(place.work.join(FILE))?;
-    if found != RIGHT {
-        bail!("{FILE} is not as it should be:\n{found}");
-    }
-    let log = std::fs::read_to_string(place.folder.join("server.txt"))?;
-    reread(agent.name, &turns(&log)?)
+    wait(&mut command)
 }
 
 /// Writes the settings that `lily serve` prints for an agent.
 fn configure(agent: &Agent, place: &Place, server: &Server) -> Result<()> {
-    let Some((client, path)) = agent.settings else { return Ok(()) };
     let port = server.variables[1].1.rsplit(':').next().context("a base URL ends with the port")?;
     let mut lily = Command::new(place.root.join("target/debug/lily"));
     let printed = lily
-        .args(["serve", "lily-nano", "--context", "131072", "--port", port, "--print-config", client])
+        .args(["serve", "lily-nano", "--context", CONTEXT_TOKENS, "--port", port, "--print-config", agent.name])
         .stderr(Stdio::null())
         .output()?;
     if !printed.status.success() {
         bail!("{lily:?}: {}", printed.status);
     }
-    let path = place.home.join(path);
+    let path = place.home.join(agent.settings);
     std::fs::create_dir_all(path.parent().context("settings lie in the home")?)?;
     Ok(std::fs::write(path, printed.stdout)?)
 }

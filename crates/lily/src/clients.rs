@@ -19,6 +19,8 @@ pub enum Client {
     Claude,
     /// OpenCode.
     Opencode,
+    /// Qwen Code.
+    Qwen,
     /// Zed.
     Zed,
     /// Continue.
@@ -101,6 +103,33 @@ const OPENCODE: Settings = Settings {
     note: "",
 };
 
+const QWEN: Settings = Settings {
+    name: "Qwen Code",
+    place: "~/.qwen/settings.json",
+    text: r#"{
+  "modelProviders": {
+    "openai": [
+      {
+        "id": "{model}",
+        "name": "{model}",
+        "baseUrl": "{base}/v1",
+        "envKey": "LILY_API_KEY",
+        "generationConfig": {
+          "contextWindowSize": {context},
+          "streamIdleTimeoutMs": 3600000,
+          "samplingParams": { "max_tokens": {output} }
+        }
+      }
+    ]
+  },
+  "env": { "LILY_API_KEY": "{key}" },
+  "security": { "auth": { "selectedType": "openai" } },
+  "model": { "name": "{model}" }
+}
+"#,
+    note: "A key in the environment, LILY_API_KEY, goes before the one in the settings.",
+};
+
 const ZED: Settings = Settings {
     name: "Zed",
     place: "~/.config/zed/settings.json",
@@ -115,7 +144,13 @@ const ZED: Settings = Settings {
             "display_name": "{model}",
             "max_tokens": {context},
             "max_output_tokens": {output},
-            "capabilities": { "tools": true, "images": false, "parallel_tool_calls": true, "prompt_cache_key": true }
+            "capabilities": {
+              "tools": true,
+              "images": false,
+              "parallel_tool_calls": true,
+              "prompt_cache_key": true,
+              "interleaved_reasoning": true
+            }
           }
         ]
       }
@@ -174,6 +209,7 @@ impl Client {
             Client::Codex => &CODEX,
             Client::Claude => &CLAUDE,
             Client::Opencode => &OPENCODE,
+            Client::Qwen => &QWEN,
             Client::Zed => &ZED,
             Client::Continue => &CONTINUE,
             Client::Openwebui => &OPENWEBUI,

@@ -190,7 +190,7 @@ fn remembered_prompts_survive_a_restart() {
 
 #[test]
 fn settings_for_clients_have_the_servers_address() {
-    for client in ["codex", "claude", "opencode", "zed", "continue", "openwebui", "xcode"] {
+    for client in ["codex", "claude", "opencode", "qwen", "zed", "continue", "openwebui", "xcode"] {
         let output = lily(&["serve", "--print-config", client, "--port", "8123"]).output();
         assert_eq!(output.code, Some(0), "{output:?}");
         assert!(output.stdout.contains("8123"), "{output:?}");
