@@ -69,7 +69,8 @@ pub trait Encoder: Debug + Send {
     /// What a piece of the answer becomes.
     fn delta(&mut self, piece: &Piece, out: &mut Vec<SseEvent>);
 
-    /// What shows a waiting client that its answer is being worked on.
+    /// What shows a waiting client that its answer is being worked on. An event that says nothing, and no comment: idle timers of
+    /// some clients count what they have parsed.
     fn heartbeat(&mut self, out: &mut Vec<SseEvent>);
 
     /// What a stream ends with.

@@ -110,7 +110,7 @@ impl Encoder for ChatEncoder {
     }
 
     fn heartbeat(&mut self, out: &mut Vec<SseEvent>) {
-        out.push(SseEvent::Comment("working"));
+        out.push(SseEvent::data(&self.chunk(json!({}), None, None)));
     }
 
     fn finish(&mut self, finish: &Finish, out: &mut Vec<SseEvent>) {

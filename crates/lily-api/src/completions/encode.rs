@@ -82,7 +82,7 @@ impl Encoder for CompletionsEncoder {
     }
 
     fn heartbeat(&mut self, out: &mut Vec<SseEvent>) {
-        out.push(SseEvent::Comment("working"));
+        out.push(SseEvent::data(&self.object(json!([self.choice("", None, None)]))));
     }
 
     fn finish(&mut self, finish: &Finish, out: &mut Vec<SseEvent>) {

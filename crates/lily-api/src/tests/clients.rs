@@ -18,12 +18,9 @@ pub(super) fn fold(api: Api, events: &[SseEvent]) -> Value {
 fn openai(events: &[SseEvent]) -> Vec<Value> {
     let data: Vec<&str> = events
         .iter()
-        .filter_map(|event| match event {
-            SseEvent::Data { event, data } => {
-                assert_eq!(*event, None);
-                Some(data.as_str())
-            }
-            SseEvent::Comment(_) => None,
+        .map(|SseEvent { event, data }| {
+            assert_eq!(*event, None);
+            data.as_str()
         })
         .collect();
     let (last, chunks) = data.split_last().expect("a stream has events");
@@ -35,7 +32,7 @@ fn openai(events: &[SseEvent]) -> Vec<Value> {
 fn named(events: &[SseEvent]) -> Vec<Value> {
     let mut values = Vec::new();
     for event in events {
-        let SseEvent::Data { event: Some(name), data } = event else { panic!("{event:?} has no name") };
+        let SseEvent { event: Some(name), data } = event else { panic!("{event:?} has no name") };
         let value: Value = serde_json::from_str(data).expect("an event is JSON");
         assert_eq!(value["type"], **name);
         values.push(value);

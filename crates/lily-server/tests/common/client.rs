@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// Server-sent events: an iterator over `(event, data)`; a comment is `(":", text)`.
+/// Server-sent events: an iterator over `(event, data)`.
 pub struct Events {
     pub connection: Connection,
     text: String,
@@ -146,9 +146,6 @@ impl Iterator for Events {
         loop {
             if let Some(end) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..end + 2).collect();
-                if let Some(comment) = block.strip_prefix(':') {
-                    return Some((":".into(), comment.trim().into()));
-                }
                 let field = |name| block.lines().find_map(|line: &str| line.strip_prefix(name));
                 let event = field("event: ").unwrap_or_default().to_owned();
                 return Some((event, field("data: ").unwrap_or_else(|| panic!("no data in {block:?}")).to_owned()));
@@ -165,9 +162,9 @@ impl Iterator for Events {
 }
 
 impl Events {
-    /// The JSON of all events to the end; comments and `[DONE]` left out.
+    /// The JSON of all events to the end; `[DONE]` left out.
     pub fn values(self) -> Vec<Value> {
-        let data = self.filter(|(event, data)| event != ":" && data != "[DONE]");
+        let data = self.filter(|(_, data)| data != "[DONE]");
         data.map(|(_, data)| serde_json::from_str(&data).unwrap()).collect()
     }
 }
