@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the agents are asked.
-const TASK: &str = "area.py should compute the area of a rectangle. Correct it.";
+/// What the agents are asked, each in a conversation of its own.
+const TASKS: [&str; 2] =
+    ["area.py should compute the area of a rectangle. Correct it.", "Please repair area.py, whose result is wrong."];
 /// The file to correct, and what it has to become.
 const FILE: &str = "area.py";
 const WRONG: &str = "def area(width, height):\n    return width + height\n";
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const CONTEXT_TOKENS: &str = "131072";
 /// Tokens that may be computed again: those between the last kept boundary of a prompt and the answer's start.
 const TAIL_TOKENS: usize = 16;
+/// Of the first prompt of another conversation, the part that may be computed: its question and what the agent says with it.
+const SHARED: usize = 10;
 
 /// An agent, and how it runs without anybody to answer it.
 struct Agent {
@@ -133,7 +136,6 @@ impl Place {
         let (home, work) = (folder.join("home"), folder.join("work"));
         std::fs::create_dir_all(&home)?;
         std::fs::create_dir_all(&work)?;
-        std::fs::write(work.join(FILE), WRONG)?;
         // Agents look for the repository they are in; it is not to be this one.
         succeed(Command::new("git").args(["init", "--quiet"]).current_dir(&work))?;
         let program = packages.join("node_modules/.bin").join(agent.program);
@@ -147,13 +149,16 @@ fn work(agent: &Agent, place: &Place) -> Result<()> {
     let mut scripted = Command::new(place.root.join("target/debug/examples/scripted"));
     scripted.arg(script).arg(&place.work).stderr(File::create(place.folder.join("server.txt"))?);
     let server = Server::start(&mut scripted)?;
-    let status = ask(agent, place, &server, "agent.txt")?;
-    if !status.success() {
-        bail!("it ended with {status}");
-    }
-    let found = std::fs::read_to_string(place.work.join(FILE))?;
-    if found != RIGHT {
-        bail!("{FILE} is not as it should be:\n{found}");
+    for task in TASKS {
+        std::fs::write(place.work.join(FILE), WRONG)?;
+        let status = ask(agent, place, &server, task, "agent.txt")?;
+        if !status.success() {
+            bail!("it ended with {status}");
+        }
+        let found = std::fs::read_to_string(place.work.join(FILE))?;
+        if found != RIGHT {
+            bail!("{FILE} is not as it should be:\n{found}");
+        }
     }
     let log = std::fs::read_to_string(place.folder.join("server.txt"))?;
     reread(agent.name, &turns(&log)?)
@@ -165,7 +170,7 @@ fn overflow(agent: &Agent, place: &Place) -> Result<()> {
     let mut lily = Command::new(place.root.join("target/debug/lily"));
     lily.args(["serve", "lily-nano", "--port", "0"]).stderr(File::create(place.folder.join("overflow-server.txt"))?);
     let server = Server::start(&mut lily)?;
-    let status = ask(agent, place, &server, "overflow-agent.txt")?;
+    let status = ask(agent, place, &server, TASKS[0], "overflow-agent.txt")?;
     let said = std::fs::read_to_string(place.folder.join("overflow-agent.txt"))?;
     if status.success() || !said.contains(words) {
         bail!("it ended with {status}; expected a failure, and {words:?}");
@@ -173,14 +178,14 @@ fn overflow(agent: &Agent, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Runs an agent with its task; its words go into the file `log`.
-fn ask(agent: &Agent, place: &Place, server: &Server, log: &str) -> Result<ExitStatus> {
+/// Runs an agent with a task; its words go into the file `log`.
+fn ask(agent: &Agent, place: &Place, server: &Server, task: &str, log: &str) -> Result<ExitStatus> {
     configure(agent, place, server)?;
     let output = File::create(place.folder.join(log))?;
     let mut command = Command::new(&place.program);
     command
         .args(agent.arguments)
-        .arg(TASK)
+        .arg(task)
         .current_dir(&place.work)
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
@@ -230,6 +235,8 @@ fn wait(command: &mut Command) -> Result<ExitStatus> {
 
 /// What a turn of the conversation cost, in tokens.
 struct Turn {
+    /// In its conversation, from 1.
+    number: usize,
     prompt: usize,
     cached: usize,
     generated: usize,
@@ -242,29 +249,36 @@ fn turns(log: &str) -> Result<Vec<Turn>> {
         value.and_then(|value| value.parse::<usize>().ok()).with_context(|| format!("no {name} in {line:?}"))
     };
     let mut turns = Vec::new();
-    for line in log.lines().filter(|line| line.contains(" script: ")) {
-        if number(line, "turn")? == 0 {
+    for (place, line) in log.lines().enumerate().filter(|(_, line)| line.contains(" script: ")) {
+        let turn = number(line, "turn")?;
+        if turn == 0 {
             continue;
         }
         let prompt = number(line, "prompt")?;
         let of_it = |line: &&str| line.contains(" lily::jobs: ") && line.contains(&format!(" prompt={prompt} "));
-        let job = log.lines().find(of_it).with_context(|| format!("no job with a prompt of {prompt} tokens"))?;
-        turns.push(Turn { prompt, cached: number(job, "cached")?, generated: number(job, "generated")? });
+        let job =
+            log.lines().skip(place).find(of_it).with_context(|| format!("no job with a prompt of {prompt} tokens"))?;
+        turns.push(Turn { number: turn, prompt, cached: number(job, "cached")?, generated: number(job, "generated")? });
     }
     Ok(turns)
 }
 
-/// Prints what each turn cost, and holds it to what neither the prompt before had nor the answer to it.
+/// Prints what each turn cost, and holds it to what neither the prompt before had nor the answer to it; the first turn of the second
+/// conversation to a small part of its prompt.
 fn reread(name: &str, turns: &[Turn]) -> Result<()> {
-    if turns.len() < 3 {
-        bail!("{} turns of the script were written; expected the file read, corrected, and an end", turns.len());
+    let conversations: Vec<&[Turn]> = turns.chunk_by(|_, next| next.number > 1).collect();
+    if conversations.len() != TASKS.len() || conversations.iter().any(|turns| turns.len() < 3) {
+        bail!("{} conversations; expected {}, of three turns at least", conversations.len(), TASKS.len());
     }
     let mut known = 0;
-    for (number, &Turn { prompt, cached, generated }) in (1..).zip(turns) {
+    for (place, turn) in turns.iter().enumerate() {
+        let &Turn { number, prompt, cached, generated } = turn;
+        let begins_again = number == 1 && place > 0;
         let (new, computed) = (prompt.saturating_sub(known), prompt - cached);
-        eprintln!("{name}, turn {number}: prompt {prompt}, cached {cached}, computed {computed}, new {new}");
-        if computed > new + TAIL_TOKENS {
-            bail!("turn {number}: {computed} tokens were computed, {new} of them new");
+        let most = if begins_again { prompt / SHARED } else { new + TAIL_TOKENS };
+        eprintln!("{name}, turn {number}: prompt {prompt}, cached {cached}, computed {computed}, at most {most}");
+        if computed > most {
+            bail!("turn {number}: {computed} tokens were computed; expected {most} at most");
         }
         known = prompt + generated;
     }

@@ -155,13 +155,19 @@ pub(crate) fn allowed_choice(value: &Value, tools: &[Tool], place: &str) -> Resu
     }
 }
 
-/// Puts system messages from the middle of a conversation where they can stay. Templates allow them at the beginning only, and moving
-/// one there would change every prompt from its first words on with each that is added. So it becomes a reminder: a part of
+/// Puts system messages where they can stay. Templates allow them at the beginning only. Those before the first answer go there, before
+/// the questions: what clients say of themselves and the place is the same in the next conversation, which the question is not. Moving
+/// a later one there would change every prompt from its first words on with each that is added. So it becomes a reminder: a part of
 /// the user's message or tool result before it, or a user's message of its own.
 pub(crate) fn settle_system(messages: Vec<Value>) -> Vec<Value> {
-    let mut settled: Vec<Value> = Vec::with_capacity(messages.len());
+    let is_asked = |message: &Value| message["role"] == "system" || message["role"] == "user";
+    let answered = messages.iter().position(|message| !is_asked(message)).unwrap_or(messages.len());
+    let mut messages = messages.into_iter();
+    let (mut settled, asked): (Vec<Value>, Vec<Value>) =
+        messages.by_ref().take(answered).partition(|message| message["role"] == "system");
+    settled.extend(asked);
     for message in messages {
-        if message["role"] != "system" || settled.iter().all(|before| before["role"] == "system") {
+        if message["role"] != "system" {
             settled.push(message);
             continue;
         }

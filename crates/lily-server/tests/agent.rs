@@ -146,6 +146,22 @@ fn a_call_with_defaults_filled_in_is_the_call_that_was_written() {
     assert_ne!(prompt(Some("F")), prompt(None));
 }
 
+/// Claude Code says in a system message behind the first question where it is, at length.
+#[test]
+fn a_new_conversation_reads_its_question_and_not_what_the_client_says_behind_it() {
+    let server = Setup::default().start();
+    let place = "This is where you are, and these are the rules of the place. ".repeat(20);
+    let ask = |question: &str| {
+        let messages = json!([{"role": "user", "content": question}, {"role": "system", "content": place}]);
+        let body = json!({"system": "You are an agent.", "messages": messages, "max_tokens": 4, "temperature": 0});
+        let usage = server.post("/v1/messages", &body).json()["usage"].clone();
+        usage["input_tokens"].as_u64().unwrap_or_else(|| panic!("{usage}"))
+    };
+    let first = ask("What is the capital of France?");
+    let second = ask("Where do the Romans live?");
+    assert!(first > 200 && second < 60, "{first} tokens read, then {second}");
+}
+
 #[test]
 fn branches_and_edits_reuse_what_they_share() {
     let server = Setup::default().start();

@@ -125,7 +125,7 @@ fn field_report_o12_system_messages_anywhere_are_accepted() {
     let roles: Vec<Value> =
         conversation(Api::Chat, &chat(json!(first))).messages.iter().map(|m| m["role"].clone()).collect();
     assert_eq!(roles, ["system", "system", "user"]);
-    // Later ones stay where they are, so that what is before them stays as it was.
+    // So are those before the first answer. Later ones stay where they are, so that what is before them stays as it was.
     let late = [
         message("user", "a"),
         message("developer", "b"),
@@ -135,7 +135,8 @@ fn field_report_o12_system_messages_anywhere_are_accepted() {
         message("user", "e"),
     ];
     let expected = [
-        message("user", &format!("a\n\n{}", reminder("b"))),
+        message("system", "b"),
+        message("user", "a"),
         message("assistant", "c"),
         message("user", &reminder("d")),
         message("user", "e"),
