@@ -19,6 +19,8 @@ const TASKS: [&str; 2] =
 const FILE: &str = "area.py";
 const WRONG: &str = "def area(width, height):\n    return width + height\n";
 const RIGHT: &str = "def area(width, height):\n    return width * height\n";
+/// What it has to show at the end, as the model wrote it.
+const LAST_WORDS: &str = "width × height → area. ✓";
 /// Longest run of an agent.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// What the agents are told of the context's length; `scripted` has it.
@@ -158,6 +160,9 @@ fn work(agent: &Agent, place: &Place) -> Result<()> {
         let found = std::fs::read_to_string(place.work.join(FILE))?;
         if found != RIGHT {
             bail!("{FILE} is not as it should be:\n{found}");
+        }
+        if !std::fs::read_to_string(place.folder.join("agent.txt"))?.contains(LAST_WORDS) {
+            bail!("it does not show {LAST_WORDS:?}");
         }
     }
     let log = std::fs::read_to_string(place.folder.join("server.txt"))?;
