@@ -264,6 +264,7 @@ kernel void attend_blocks(
     bool current = pack.first_key <= position && position < pack.end_key;
     threadgroup float* own_key = prepared + PACKED_QUERIES * HEAD_DIM_MAX;
     device const bfloat* own_value = v_raw + pack.column;
+    wait_for_inputs();
 
     if (simdgroup < pack.queries) {
         device const bfloat* raw = q_raw + (pack.first_head + simdgroup) * 2 * HEAD_DIM;

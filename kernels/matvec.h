@@ -15,7 +15,7 @@
 #define VECTOR_STEPS 2
 #endif
 
-// Columns of the activations that are staged at a time.
+// Columns of the activations that are staged at a time; twice as many where a threadgroup has few outputs.
 #define STAGED_COLUMNS 2048
 // After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks. A few more vectors
 // than that: then a batch of rows fits too (matvec_rows.h).
@@ -38,23 +38,33 @@ inline Place place(uint thread_index, uint simdgroup, uint simdgroups, uint lane
     return at;
 }
 
-// Sources of activations have `begin`, which every thread calls once before the first `at`, and `at`: eight columns.
+// Sources of activations have `begin`, which every thread calls once before the first `at`, and `at`: eight columns. What
+// `at` needs besides inputs is told by `expect` before they are there.
 
 // A row as it stands.
 struct PlainRow {
     device const bfloat* x;
 
+    Float8 expect(uint column) const { return Float8(); }
     void begin(threadgroup float* slots, Place place) {}
     Float8 at(uint column) const { return load_bf16x8(x + column); }
+    Float8 at(uint column, Float8 expected) const { return at(column); }
 };
 
-// A row after its RMS norm.
+// A row after its RMS norm. Expected are gains.
 struct NormedRow {
     device const bfloat* x;
     device const float* gain;
     uint width;
     float eps;
     float factor;
+
+    Float8 expect(uint column) const {
+        Float8 g;
+        g.low = load_float4(gain + column);
+        g.high = load_float4(gain + column + 4);
+        return g;
+    }
 
     void begin(threadgroup float* slots, Place place) {
         float squares = 0.0f;
@@ -66,11 +76,11 @@ struct NormedRow {
         factor = precise::rsqrt(sum / float(width) + eps);
     }
 
-    Float8 at(uint column) const {
+    Float8 at(uint column, Float8 expected) const {
         Float8 v = load_bf16x8(x + column);
         Float8 y;
-        y.low = float4(bfloat4(v.low * factor * load_float4(gain + column)));
-        y.high = float4(bfloat4(v.high * factor * load_float4(gain + column + 4)));
+        y.low = float4(bfloat4(v.low * factor * expected.low));
+        y.high = float4(bfloat4(v.high * factor * expected.high));
         return y;
     }
 };
@@ -85,13 +95,16 @@ inline NormedRow normed_row(device const bfloat* x, device const float* gain, ui
     return row;
 }
 
+// Where a staged row has the eight columns that are `offset` behind its first.
+inline uint staged_index(uint offset) { return offset / 4 + offset / 32; }
+
 // The staged stretch that starts at column `base`.
 struct StagedRow {
     threadgroup const float4* vectors;
     uint base;
 
     Float8 at(uint column) const {
-        uint index = (column - base) / 4 + (column - base) / 32;
+        uint index = staged_index(column - base);
         Float8 x;
         x.low = vectors[index];
         x.high = vectors[index + 1];
@@ -99,12 +112,29 @@ struct StagedRow {
     }
 };
 
-// Stages columns `base..end`.
+// Leaves what is expected for columns `0..end` in the places of these columns, for the threads that will stage them.
 template <typename Source>
-inline StagedRow stage(Source source, uint base, uint end, threadgroup float4* vectors, Place place) {
+inline void expect_row(Source source, uint end, threadgroup float4* vectors, Place place) {
+    for (uint column = 8 * place.thread_index; column < end; column += 8 * SIMD_WIDTH * place.simdgroups) {
+        Float8 expected = source.expect(column);
+        vectors[staged_index(column)] = expected.low;
+        vectors[staged_index(column) + 1] = expected.high;
+    }
+}
+
+// Stages columns `base..end`; if they are `expected`, with what `expect_row` left there.
+template <typename Source>
+inline StagedRow stage(Source source, bool expected, uint base, uint end, threadgroup float4* vectors, Place place) {
     for (uint column = base + 8 * place.thread_index; column < end; column += 8 * SIMD_WIDTH * place.simdgroups) {
-        Float8 x = source.at(column);
-        uint index = (column - base) / 4 + (column - base) / 32;
+        uint index = staged_index(column - base);
+        Float8 known;
+        if (expected) {
+            known.low = vectors[index];
+            known.high = vectors[index + 1];
+        } else {
+            known = source.expect(column);
+        }
+        Float8 x = source.at(column, known);
         vectors[index] = x.low;
         vectors[index + 1] = x.high;
     }
@@ -237,25 +267,27 @@ inline void add_stretch(
 
 // A lane's shares of the products of rows `first..first + ROWS` with the source; rows beyond `last` repeat it. All threads
 // of the threadgroup call it with the same matrix. With `again` the staged row of the last call is used if it was whole.
-template <uint ROWS, uint STEPS, typename Source>
+template <uint ROWS, uint STEPS, uint COLUMNS, typename Source>
 inline void row_products(
     thread float* sums, StoredMatrix m, uint first, uint last, thread Source& source, bool again,
     threadgroup float4* vectors, threadgroup float* slots, Place place) {
     Ahead<ROWS, STEPS> ahead;
-    bool whole = m.cols <= STAGED_COLUMNS;
-    for (uint base = 0; base < m.cols; base += STAGED_COLUMNS) {
-        uint end = min(base + STAGED_COLUMNS, m.cols);
+    bool whole = m.cols <= COLUMNS;
+    for (uint base = 0; base < m.cols; base += COLUMNS) {
+        uint end = min(base + COLUMNS, m.cols);
+        bool begins = base == 0 && !again;
         request<ROWS, STEPS>(ahead, m, first, last, base, end, place.lane);
         StagedRow staged;
         staged.vectors = vectors;
         staged.base = base;
         if (!(again && whole)) {
-            if (base == 0 && !again) {
+            if (begins) {
+                expect_row(source, end, vectors, place);
                 wait_for_inputs();
                 source.begin(slots, place);
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            stage(source, base, end, vectors, place);
+            stage(source, begins, base, end, vectors, place);
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
         add_stretch<ROWS, STEPS>(sums, ahead, m, first, last, staged, base, end, place.lane);

@@ -49,7 +49,10 @@ struct NormedRows {
         }
     }
 
-    Float8 at(uint index, uint column) const { return row(index).at(column); }
+    Float8 at(uint index, uint column) const {
+        NormedRow one = row(index);
+        return one.at(column, one.expect(column));
+    }
 };
 
 // The rows from `first` on.

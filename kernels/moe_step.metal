@@ -52,72 +52,124 @@ kernel void router_step(
         return;
     }
     float sums[1] = {};
-    if (!of_shared) {
-        StoredMatrix m = stored_matrix(router_codes, router_scales, router_biases, FORMAT0, width);
-        row_products<1, 4>(sums, m, expert, experts - 1, row, false, vectors, slots, at);
-        float logit = simd_sum(sums[0]);
-        if (lane == 0 && expert < experts) {
-            logits[expert] = logit;
-        }
+    StoredMatrix m = stored_matrix(router_codes, router_scales, router_biases, FORMAT0, width);
+    uint last = experts - 1;
+    if (of_shared) {
+        m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT0, width);
+        last = 0;
+    }
+    if (FORMAT1 == FORMAT0 || !of_shared) {
+        row_products<1, 4, STAGED_COLUMNS>(sums, m, expert, last, row, false, vectors, slots, at);
     } else {
-        StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, width);
-        row_products<1, 4>(sums, m, 0, 0, row, false, vectors, slots, at);
-        float product = simd_sum(sums[0]);
-        if (thread_index == 0) {
-            shared[0] = sigmoid(product);
-        }
+        m.format = FORMAT1;
+        row_products<1, 4, STAGED_COLUMNS>(sums, m, 0, 0, row, false, vectors, slots, at);
+    }
+    float product = simd_sum(sums[0]);
+    if (of_shared && thread_index == 0) {
+        shared[0] = sigmoid(product);
+    } else if (!of_shared && lane == 0 && expert < experts) {
+        logits[expert] = product;
     }
 }
 
 // A threadgroup's outputs of silu(gate x) * (up x), from row `first_row` of both matrices on. The pair shares each staged
-// stretch of x.
+// stretch of x; the source has begun, and gains of the first stretch are where `expect_row` leaves them.
 inline void gated_rows(
     StoredMatrix gate, StoredMatrix up, uint first_row, uint outputs, uint block, thread NormedRow& source,
     device bfloat* act, threadgroup float4* vectors, threadgroup float* slots, Place at) {
-    uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * GATED_OUTPUTS;
     uint first = first_row + output;
     uint last = first_row + outputs - 1;
-    float gates[VECTOR_OUTPUTS] = {};
-    float ups[VECTOR_OUTPUTS] = {};
-    Ahead<VECTOR_OUTPUTS, 1> gate_ahead;
-    Ahead<VECTOR_OUTPUTS, 1> up_ahead;
+    float gates[GATED_OUTPUTS] = {};
+    float ups[GATED_OUTPUTS] = {};
+    Ahead<GATED_OUTPUTS, 1> gate_ahead;
+    Ahead<GATED_OUTPUTS, 1> up_ahead;
     for (uint base = 0; base < gate.cols; base += STAGED_COLUMNS) {
         uint end = min(base + STAGED_COLUMNS, gate.cols);
-        request<VECTOR_OUTPUTS, 1>(gate_ahead, gate, first, last, base, end, at.lane);
-        request<VECTOR_OUTPUTS, 1>(up_ahead, up, first, last, base, end, at.lane);
-        if (base == 0) {
-            wait_for_inputs();
-            source.begin(slots, at);
-        }
+        request<GATED_OUTPUTS, 1>(gate_ahead, gate, first, last, base, end, at.lane);
+        request<GATED_OUTPUTS, 1>(up_ahead, up, first, last, base, end, at.lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        StagedRow staged = stage(source, base, end, vectors, at);
+        StagedRow staged = stage(source, base == 0, base, end, vectors, at);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_stretch<VECTOR_OUTPUTS, 1>(gates, gate_ahead, gate, first, last, staged, base, end, at.lane);
-        add_stretch<VECTOR_OUTPUTS, 1>(ups, up_ahead, up, first, last, staged, base, end, at.lane);
+        add_stretch<GATED_OUTPUTS, 1>(gates, gate_ahead, gate, first, last, staged, base, end, at.lane);
+        add_stretch<GATED_OUTPUTS, 1>(ups, up_ahead, up, first, last, staged, base, end, at.lane);
     }
-    float gated = simd_sum4(gates, SIMD_WIDTH, at.lane);
-    float product = simd_sum4(ups, SIMD_WIDTH, at.lane);
-    if (at.lane < VECTOR_OUTPUTS && output + at.lane < outputs) {
+    float gated = simd_sum2(gates, at.lane);
+    float product = simd_sum2(ups, at.lane);
+    if (at.lane < GATED_OUTPUTS && output + at.lane < outputs) {
         act[output + at.lane] = bfloat(silu(gated) * product);
     }
 }
 
-// Leaves the chosen experts to all threads of a threadgroup; one that is `first` also writes them and their scores.
-inline void choose(
-    device const float* logits, constant MoeDims& dims, bool first, device uint* experts, device float* scores,
-    threadgroup uint* chosen, uint simdgroup, uint lane) {
-    wait_for_inputs();
-    if (simdgroup == 0) {
-        Choice choice = choose_experts(logits, dims.experts, dims.top_k, lane);
-        if (lane < dims.top_k) {
-            chosen[lane] = choice.expert;
+// Experts of which a lane knows the logits, and the most likely ones of all SIMD-groups' shares together.
+#define SHARE (EXPERTS_MAX / SIMD_WIDTH / VECTOR_SIMDGROUPS)
+#define CANDIDATES (TOP_K_MAX * VECTOR_SIMDGROUPS)
+
+// Every SIMD-group leaves the `top_k` most likely ones of its share of the experts, with the keys of their logits. A share
+// with fewer leaves keys of 0.
+inline void choose_of_share(
+    device const float* logits, uint experts, uint top_k, threadgroup uint2* candidates, uint simdgroup, uint lane) {
+    uint keys[SHARE];
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < SHARE; j++) {
+        uint expert = (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane;
+        keys[j] = expert < experts ? ordered(logits[expert]) : 0;
+    }
+    #pragma clang loop unroll(disable)
+    for (uint i = 0; i < top_k; i++) {
+        uint best = 0;
+        uint at = EXPERTS_MAX;
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < SHARE; j++) {
+            at = keys[j] > best ? (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane : at;
+            best = max(best, keys[j]);
         }
-        if (first && lane < dims.top_k) {
-            experts[lane] = choice.expert;
-            scores[lane] = choice.score;
+        uint top = simd_max(best);
+        uint expert = simd_min(best == top ? at : EXPERTS_MAX);
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < SHARE; j++) {
+            keys[j] = (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane == expert ? 0 : keys[j];
+        }
+        if (lane == 0) {
+            candidates[simdgroup * top_k + i] = uint2(top, expert);
         }
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// The most likely experts of all candidates: lane i knows the i-th, for i below `top_k`.
+inline uint chosen_of(threadgroup const uint2* candidates, uint top_k, uint lane) {
+    uint2 mine[CANDIDATES / SIMD_WIDTH];
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < CANDIDATES / SIMD_WIDTH; j++) {
+        uint candidate = j * SIMD_WIDTH + lane;
+        mine[j] = candidate < VECTOR_SIMDGROUPS * top_k ? candidates[candidate] : uint2(0);
+    }
+    uint chosen = 0;
+    #pragma clang loop unroll(disable)
+    for (uint i = 0; i < top_k; i++) {
+        uint2 best = mine[0];
+        #pragma clang loop unroll(full)
+        for (uint j = 1; j < CANDIDATES / SIMD_WIDTH; j++) {
+            bool better = mine[j].x > best.x || (mine[j].x == best.x && mine[j].y < best.y);
+            best = better ? mine[j] : best;
+        }
+        uint top = simd_max(best.x);
+        uint expert = simd_min(best.x == top ? best.y : EXPERTS_MAX);
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < CANDIDATES / SIMD_WIDTH; j++) {
+            mine[j].x = mine[j].y == expert ? 0 : mine[j].x;
+        }
+        chosen = lane == i ? expert : chosen;
+    }
+    return chosen;
+}
+
+// Softmax of the chosen experts' logits.
+inline float score_of(device const float* logits, uint chosen, uint top_k, uint lane) {
+    float logit = logits[chosen];
+    float most = simd_broadcast(logit, 0);
+    float weight = lane < top_k ? precise::exp(logit - most) : 0.0f;
+    return weight / simd_sum(weight);
 }
 
 // The threadgroups of each chosen expert, most likely first, then those of the shared one. Each chooses the experts for
@@ -149,31 +201,55 @@ kernel void experts_gate_up_step(
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[STAGED_VECTORS];
     threadgroup float slots[VECTOR_SIMDGROUPS];
-    threadgroup uint chosen[TOP_K_MAX];
+    threadgroup uint2 candidates[CANDIDATES];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
     uint top_k = args.dims.top_k;
     NormedRow row = normed_row(h + group.y * width, gain, width, args.dims.eps);
-    uint per_block = VECTOR_OUTPUTS * VECTOR_SIMDGROUPS;
+    uint per_block = GATED_OUTPUTS * VECTOR_SIMDGROUPS;
     uint blocks = (expert_width + per_block - 1) / per_block;
-    if (group.x < blocks * top_k) {
-        device const float* row_logits = logits + group.y * args.dims.experts;
-        choose(
-            row_logits, args.dims, group.x == 0, experts + group.y * top_k, scores + group.y * top_k, chosen, simdgroup,
-            lane);
-        uint slot = group.x / blocks;
-        uint first_row = chosen[slot] * args.stride_rows;
-        StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
-        StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
-        device bfloat* out = act + (group.y * top_k + slot) * expert_width;
-        gated_rows(gate, up, first_row, expert_width, group.x % blocks, row, out, vectors, slots, at);
+    uint slot = group.x / blocks;
+    bool of_shared = slot >= top_k;
+    StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
+    StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
+    uint first_row = 0;
+    uint outputs = expert_width;
+    uint block = group.x % blocks;
+    device bfloat* out = act + (group.y * top_k + slot) * expert_width;
+    expect_row(row, min(width, uint(STAGED_COLUMNS)), vectors, at);
+    if (of_shared) {
+        gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT0, width);
+        up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT1, width);
+        outputs = args.dims.shared_width;
+        block = group.x - blocks * top_k;
+        out = shared_act + group.y * args.dims.shared_width;
+    }
+    wait_for_inputs();
+    device const float* row_logits = logits + group.y * args.dims.experts;
+    if (!of_shared) {
+        choose_of_share(row_logits, args.dims.experts, top_k, candidates, simdgroup, lane);
+    }
+    // Its barrier lets everyone see the candidates.
+    row.begin(slots, at);
+    if (!of_shared) {
+        uint chosen = chosen_of(candidates, top_k, lane);
+        first_row = simd_shuffle(chosen, ushort(slot)) * args.stride_rows;
+        if (group.x == 0 && simdgroup == 0) {
+            float score = score_of(row_logits, chosen, top_k, lane);
+            if (lane < top_k) {
+                experts[group.y * top_k + lane] = chosen;
+                scores[group.y * top_k + lane] = score;
+            }
+        }
+    }
+    // Code is fetched anew by every kernel, so that matrices of one format share one path.
+    if ((FORMAT2 == FORMAT0 && FORMAT3 == FORMAT1) || !of_shared) {
+        gated_rows(gate, up, first_row, outputs, block, row, out, vectors, slots, at);
     } else {
-        StoredMatrix gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT2, width);
-        StoredMatrix up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT3, width);
-        uint block = group.x - blocks * top_k;
-        device bfloat* out = shared_act + group.y * args.dims.shared_width;
-        gated_rows(gate, up, 0, args.dims.shared_width, block, row, out, vectors, slots, at);
+        gate.format = FORMAT2;
+        up.format = FORMAT3;
+        gated_rows(gate, up, first_row, outputs, block, row, out, vectors, slots, at);
     }
 }
 
@@ -184,7 +260,8 @@ inline void plain_rows(
     uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
     float sums[VECTOR_OUTPUTS] = {};
     uint last = first_row + outputs - 1;
-    row_products<VECTOR_OUTPUTS, 1>(sums, m, first_row + output, last, source, false, vectors, slots, at);
+    row_products<VECTOR_OUTPUTS, 1, STAGED_COLUMNS>(
+        sums, m, first_row + output, last, source, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
     if (at.lane < VECTOR_OUTPUTS && output + at.lane < outputs) {
         out[output + at.lane] = product;
@@ -218,7 +295,7 @@ kernel void experts_products_step(
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[STAGED_VECTORS];
     threadgroup float slots[VECTOR_SIMDGROUPS];
-    threadgroup uint chosen[TOP_K_MAX];
+    threadgroup uint2 candidates[CANDIDATES];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
@@ -228,9 +305,19 @@ kernel void experts_products_step(
     uint blocks = (expert_width + per_block - 1) / per_block;
     device float* out = products + group.y * (top_k * expert_width + args.dims.shared_width);
     if (group.x < blocks * top_k) {
-        choose(logits, args.dims, group.x + group.y == 0, experts, scores, chosen, simdgroup, lane);
+        wait_for_inputs();
+        choose_of_share(logits, args.dims.experts, top_k, candidates, simdgroup, lane);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        uint chosen = chosen_of(candidates, top_k, lane);
         uint slot = group.x / blocks;
-        uint first_row = chosen[slot] * args.stride_rows;
+        uint first_row = simd_shuffle(chosen, ushort(slot)) * args.stride_rows;
+        if (group.x + group.y + simdgroup == 0) {
+            float score = score_of(logits, chosen, top_k, lane);
+            if (lane < top_k) {
+                experts[lane] = chosen;
+                scores[lane] = score;
+            }
+        }
         out += slot * expert_width;
         if (group.y == 0) {
             StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
@@ -337,14 +424,26 @@ kernel void experts_down_step(
     experts += group.y * top_k;
     scores += group.y * top_k;
     h += group.y * args.dims.width;
+    wait_for_inputs();
+    float before = thread_index < rows ? float(h[first + thread_index]) : 0.0f;
+    StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
+    uint row = first;
+    device const bfloat* row_act = act + simdgroup * args.dims.expert_width;
+    float weight = 0.0f;
     if (simdgroup < top_k) {
-        StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
-        uint row = experts[simdgroup] * args.stride_rows + first;
-        weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, scores[simdgroup], out, lane);
+        row += experts[simdgroup] * args.stride_rows;
+        weight = scores[simdgroup];
     } else {
-        StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, args.dims.shared_width);
-        device const bfloat* row_act = shared_act + group.y * args.dims.shared_width;
-        weighted_rows(m, first, rows, row_act, shared[group.y], out, lane);
+        m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT0, args.dims.shared_width);
+        row_act = shared_act + group.y * args.dims.shared_width;
+        weight = shared[group.y];
+    }
+    // Code is fetched anew by every kernel, so that matrices of one format share one path.
+    if (FORMAT1 == FORMAT0 || simdgroup < top_k) {
+        weighted_rows(m, row, rows, row_act, weight, out, lane);
+    } else {
+        m.format = FORMAT1;
+        weighted_rows(m, row, rows, row_act, weight, out, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (thread_index < rows) {
@@ -352,8 +451,7 @@ kernel void experts_down_step(
         for (uint i = 0; i < top_k; i++) {
             sum += weighted[i * DOWN_OUTPUTS + thread_index];
         }
-        device bfloat* to = h + first + thread_index;
-        *to = bfloat(float(*to) + sum);
+        h[first + thread_index] = bfloat(before + sum);
     }
 }
 

@@ -14,7 +14,7 @@ struct Float8 {
 };
 
 #if !defined(LILY_EARLY_START)
-// Until here a kernel may only read weights and the session's state, and write nothing.
+// Until here a kernel may only read weights, the step and the session's state, and write nothing.
 inline void wait_for_inputs() {}
 #endif
 

@@ -23,7 +23,8 @@ inline void project_rows(
         return;
     }
     float sums[VECTOR_OUTPUTS] = {};
-    row_products<VECTOR_OUTPUTS, VECTOR_STEPS>(sums, m, first, outputs - 1, source, false, vectors, slots, at);
+    row_products<VECTOR_OUTPUTS, VECTOR_STEPS, STAGED_COLUMNS>(
+        sums, m, first, outputs - 1, source, false, vectors, slots, at);
     float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
     if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
         y[first + at.lane] = bfloat(product);
@@ -67,18 +68,36 @@ kernel void project(
     uint blocks0 = vector_blocks(args.outputs[0]);
     uint blocks1 = blocks0 + vector_blocks(args.outputs[1]);
     uint blocks2 = blocks1 + vector_blocks(args.outputs[2]);
-    if (block < blocks0) {
-        StoredMatrix m = stored_matrix(codes0, scales0, biases0, FORMAT0, args.width);
-        project_rows(m, args.outputs[0], block, row, y0, vectors, slots, at);
-    } else if (block < blocks1) {
-        StoredMatrix m = stored_matrix(codes1, scales1, biases1, FORMAT1, args.width);
-        project_rows(m, args.outputs[1], block - blocks0, row, y1, vectors, slots, at);
-    } else if (block < blocks2) {
-        StoredMatrix m = stored_matrix(codes2, scales2, biases2, FORMAT2, args.width);
-        project_rows(m, args.outputs[2], block - blocks1, row, y2, vectors, slots, at);
+    uint part = block < blocks0 ? 0 : block < blocks1 ? 1 : block < blocks2 ? 2 : 3;
+    StoredMatrix m = stored_matrix(codes0, scales0, biases0, FORMAT0, args.width);
+    device bfloat* y = y0;
+    if (part == 1) {
+        m = stored_matrix(codes1, scales1, biases1, FORMAT0, args.width);
+        y = y1;
+        block -= blocks0;
+    } else if (part == 2) {
+        m = stored_matrix(codes2, scales2, biases2, FORMAT0, args.width);
+        y = y2;
+        block -= blocks1;
+    } else if (part == 3) {
+        m = stored_matrix(codes3, scales3, biases3, FORMAT0, args.width);
+        y = y3;
+        block -= blocks2;
+    }
+    // Code is fetched anew by every kernel, so that matrices of one format share one path.
+    if (FORMAT1 == FORMAT0 && FORMAT2 == FORMAT0 && FORMAT3 == FORMAT0) {
+        project_rows(m, args.outputs[part], block, row, y, vectors, slots, at);
+    } else if (part == 0) {
+        project_rows(m, args.outputs[0], block, row, y, vectors, slots, at);
+    } else if (part == 1) {
+        m.format = FORMAT1;
+        project_rows(m, args.outputs[1], block, row, y, vectors, slots, at);
+    } else if (part == 2) {
+        m.format = FORMAT2;
+        project_rows(m, args.outputs[2], block, row, y, vectors, slots, at);
     } else {
-        StoredMatrix m = stored_matrix(codes3, scales3, biases3, FORMAT3, args.width);
-        project_rows(m, args.outputs[3], block - blocks2, row, y3, vectors, slots, at);
+        m.format = FORMAT3;
+        project_rows(m, args.outputs[3], block, row, y, vectors, slots, at);
     }
 }
 
@@ -93,7 +112,7 @@ kernel void matvec_add(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float4 vectors[2 * STAGED_VECTORS];
     threadgroup float slots[VECTOR_SIMDGROUPS];
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
     PlainRow row;
@@ -119,11 +138,14 @@ kernel void matvec_add(
         return;
     }
     float sums[NARROW_OUTPUTS] = {};
-    row_products<NARROW_OUTPUTS, VECTOR_STEPS>(sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
-    float product = simd_sum2(sums, lane);
+    row_products<NARROW_OUTPUTS, 4, 2 * STAGED_COLUMNS>(
+        sums, m, first, args.outputs - 1, row, false, vectors, slots, at);
     uint output = first + lane;
-    if (lane < NARROW_OUTPUTS && output < args.outputs) {
-        h[output] = bfloat(float(h[output]) + product);
+    bool writes = lane < NARROW_OUTPUTS && output < args.outputs;
+    float before = writes ? float(h[output]) : 0.0f;
+    float product = simd_sum2(sums, lane);
+    if (writes) {
+        h[output] = bfloat(before + product);
     }
 }
 
@@ -173,7 +195,8 @@ kernel void head(
         }
         float sums[VECTOR_OUTPUTS] = {};
         bool again = block != group.x;
-        row_products<VECTOR_OUTPUTS, VECTOR_STEPS>(sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
+        row_products<VECTOR_OUTPUTS, VECTOR_STEPS, STAGED_COLUMNS>(
+            sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
         float product = simd_sum4(sums, SIMD_WIDTH, lane);
         if (lane < VECTOR_OUTPUTS && first + lane < args.vocab) {
             logits[first + lane] = product;

@@ -1,10 +1,11 @@
-// Logits to the next token, by the steps at the top of crates/lily-engine/src/sampler/mod.rs, in one threadgroup.
+// Logits to the next token, by the steps at the top of crates/lily-engine/src/sampler/mod.rs: all threadgroups look at
+// stretches of the logits, then a single one chooses.
 //
 // Sets of tokens are never listed. The k largest, or the most likely with a share of the mass, are all tokens up to a
 // cut in the order "larger logit first, then lower id"; a cut is found digit by digit, by adding up how many tokens, or
 // how much mass, each value of the digit has. All sums are of integers, so their order does not matter.
 #include "generated/args.h"
-#include "platform.h"
+#include "functions.h"
 #include "sampling.h"
 
 // Digits of a key, most significant first: 11, 11 and 10 bits.
@@ -75,7 +76,17 @@ struct Shared {
     threadgroup atomic_uint* bins;
     threadgroup ulong* partial;
     threadgroup Found* found;
+    // Stretches whose tokens can be drawn, and how many they are.
+    threadgroup ushort* stretches;
+    uint listed;
 };
+
+// A thread's walk over the tokens of the listed stretches: a SIMD-group a stretch.
+#define FOR_TOKENS(i, shared, logits, thread_index)                                                                    \
+    for (uint s_ = (thread_index) / SIMD_WIDTH; s_ < (shared).listed; s_ += SAMPLE_THREADS / SIMD_WIDTH)               \
+        for (uint i = (shared).stretches[s_] * SCAN_STRETCH + (thread_index) % SIMD_WIDTH,                             \
+                  end_ = min((shared).stretches[s_] * SCAN_STRETCH + SCAN_STRETCH, (logits).vocab);                    \
+             i < end_; i += SIMD_WIDTH)
 
 inline void clear_bins(Shared shared, uint thread_index) {
     for (uint i = thread_index; i < LIMBS * BINS; i += SAMPLE_THREADS) {
@@ -147,7 +158,7 @@ inline Cut find_cut(Shared shared, Logits logits, Cut within, bool by_mass, ulon
         clear_bins(shared, thread_index);
         uint shift = digit_shift(digit);
         uint mask = (1u << digit_bits(digit)) - 1u;
-        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        FOR_TOKENS(i, shared, logits, thread_index) {
             float logit = logit_at(logits, i);
             uint key = key_of(logit);
             ulong mass = mass_at(logits, logit);
@@ -174,7 +185,7 @@ inline Cut find_cut(Shared shared, Logits logits, Cut within, bool by_mass, ulon
             clear_bins(shared, thread_index);
             uint shift = digit_shift(digit);
             uint mask = (1u << digit_bits(digit)) - 1u;
-            for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+            FOR_TOKENS(i, shared, logits, thread_index) {
                 if (key_of(logit_at(logits, i)) == cut.key && (i & known_id) == cut.id && kept(within, cut.key, i)) {
                     add_to_bin(shared, (i >> shift) & mask, 1ul);
                 }
@@ -210,7 +221,7 @@ inline ulong drawn_mass(Logits logits, Cut within, ulong least, uint i) {
 // The mass of all tokens that are kept.
 inline ulong total_mass(Shared shared, Logits logits, Cut within, ulong least, uint thread_index) {
     ulong mine = 0;
-    for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+    FOR_TOKENS(i, shared, logits, thread_index) {
         mine += drawn_mass(logits, within, least, i);
     }
     return sum_of_all(shared, mine, thread_index);
@@ -227,7 +238,7 @@ inline uint drawn_token(Shared shared, Logits logits, Cut within, ulong least, u
         clear_bins(shared, thread_index);
         uint shift = digit_shift(digit);
         uint mask = (1u << digit_bits(digit)) - 1u;
-        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        FOR_TOKENS(i, shared, logits, thread_index) {
             ulong mass = (i & known) == token ? drawn_mass(logits, within, least, i) : 0ul;
             if (mass != 0) {
                 add_to_bin(shared, (i >> shift) & mask, mass);
@@ -242,18 +253,58 @@ inline uint drawn_token(Shared shared, Logits logits, Cut within, ulong least, u
     return token;
 }
 
+// The key of the `rank`-th largest of the threads' keys, of which 0 is none. There are so many.
+inline uint ranked_key(Shared shared, uint mine, uint rank, uint thread_index) {
+    uint key = 0;
+    uint known = 0;
+    ulong need = rank;
+    for (uint digit = 0; digit < DIGITS; digit++) {
+        clear_bins(shared, thread_index);
+        uint shift = digit_shift(digit);
+        uint mask = (1u << digit_bits(digit)) - 1u;
+        if (mine != 0 && (mine & known) == key) {
+            add_to_bin(shared, (mine >> shift) & mask, 1ul);
+        }
+        find_bin(shared, mask + 1u, true, need, thread_index);
+        need -= shared.found->before;
+        key |= shared.found->value << shift;
+        known |= mask << shift;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    return key;
+}
+
+// Lists the stretches that hold a token which may be drawn. A stretch's largest logit is `most`: the `top_k` largest of
+// these are as many tokens, so that a stretch below them has none of the `top_k` largest tokens.
+inline uint list_stretches(Shared shared, Logits logits, float most, uint top_k, uint thread_index) {
+    uint stretches = (logits.vocab + SCAN_STRETCH - 1) / SCAN_STRETCH;
+    bool inside = thread_index < stretches;
+    uint mine = inside ? max(key_of(most), 1u) : 0u;
+    uint least = top_k != 0 && top_k < stretches ? ranked_key(shared, mine, top_k, thread_index) : 0u;
+    clear_bins(shared, thread_index);
+    if (inside && mine >= least && mass_at(logits, most) != 0) {
+        uint at = atomic_fetch_add_explicit(&shared.bins[0], 1u, memory_order_relaxed);
+        shared.stretches[at] = ushort(thread_index);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint listed = atomic_load_explicit(&shared.bins[0], memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return listed;
+}
+
 // Steps 4 to 8.
-inline uint sampled(Shared shared, Logits logits, uint draw, uint thread_index) {
+inline uint sampled(Shared shared, Logits logits, float most, uint draw, uint thread_index) {
     Cut within;
     within.key = 0;
     within.id = 0xffffffffu;
     uint top_k = logits.params->top_k;
+    shared.listed = list_stretches(shared, logits, most, top_k, thread_index);
     if (top_k != 0 && top_k < logits.vocab) {
         ulong mine = 0;
-        for (uint i = thread_index; i < logits.vocab; i += SAMPLE_THREADS) {
+        FOR_TOKENS(i, shared, logits, thread_index) {
             mine += mass_at(logits, logit_at(logits, i)) != 0 ? 1ul : 0ul;
         }
-        if (sum_of_all(shared, mine, thread_index) > ulong(top_k)) {
+        if (sum_of_all(shared, mine, thread_index) >= ulong(top_k)) {
             within = find_cut(shared, logits, within, false, ulong(top_k), thread_index);
         }
     }
@@ -278,15 +329,14 @@ struct Extremes {
     uint broken;
 };
 
-// Raw logits that a thread reads at a time.
-#define LOGITS_AHEAD 16
-
-// Every SAMPLE_THREADS-th logit from `first` on, all under way together; past the last one it is repeated.
-inline void load_logits(thread float (&raw)[LOGITS_AHEAD], Logits logits, uint first) {
-    #pragma clang loop unroll(full)
-    for (uint j = 0; j < LOGITS_AHEAD; j++) {
-        raw[j] = logits.raw[min(first + j * SAMPLE_THREADS, logits.vocab - 1)];
-    }
+inline Extremes no_extremes() {
+    Extremes none;
+    none.raw_max = -INFINITY;
+    none.raw_min = INFINITY;
+    none.max = -INFINITY;
+    none.token = 0xffffffffu;
+    none.broken = 0xffffffffu;
+    return none;
 }
 
 // The better of two arg-maxes is the larger logit, or the lower id.
@@ -315,57 +365,71 @@ inline Extremes merged_in_simdgroup(Extremes mine) {
     return mine;
 }
 
-inline Extremes extremes_of(Logits logits, threadgroup Extremes* slots, uint thread_index, uint simdgroup, uint lane) {
-    Extremes mine;
-    mine.raw_max = -INFINITY;
-    mine.raw_min = INFINITY;
-    mine.max = -INFINITY;
-    mine.token = 0xffffffffu;
-    mine.broken = 0xffffffffu;
-    for (uint first = thread_index; first < logits.vocab; first += LOGITS_AHEAD * SAMPLE_THREADS) {
-        float raw[LOGITS_AHEAD];
-        load_logits(raw, logits, first);
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < LOGITS_AHEAD; j++) {
-            uint i = first + j * SAMPLE_THREADS;
-            if (i < logits.vocab) {
-                Extremes one;
-                one.raw_max = raw[j];
-                one.raw_min = raw[j];
-                one.max = adjusted(logits, i, raw[j]);
-                one.token = i;
-                // False for NaN too.
-                one.broken = !(raw[j] < INFINITY) ? i : 0xffffffffu;
-                mine = merged(mine, one);
-            }
+// Raw logits of a stretch that a lane reads.
+#define LANE_LOGITS (SCAN_STRETCH / SIMD_WIDTH)
+#define SCAN_SIMDGROUPS (SCAN_THREADS / SIMD_WIDTH)
+
+// A SIMD-group looks at a stretch of the logits, and leaves what it tells, with the sum of exp(logit - largest) over its
+// raw logits.
+kernel void sample_scan(
+    device const uint* params [[buffer(0)]],
+    device const float* logits [[buffer(1)]],
+    device const float* bias [[buffer(2)]],
+    device const uint* counts [[buffer(3)]],
+    device uint* scans [[buffer(4)]],
+    device float* sums [[buffer(5)]],
+    constant SampleScanArgs& args [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    Logits all;
+    all.params = (device const SampleParams*)params;
+    all.raw = logits;
+    all.bias = bias;
+    all.counts = counts;
+    all.vocab = min(all.params->vocab, args.vocab);
+    uint stretch = group.x * SCAN_SIMDGROUPS + simdgroup;
+    uint first = stretch * SCAN_STRETCH + lane;
+    if (stretch * SCAN_STRETCH >= all.vocab) {
+        return;
+    }
+    float raw[LANE_LOGITS];
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < LANE_LOGITS; j++) {
+        raw[j] = logits[min(first + j * SIMD_WIDTH, all.vocab - 1)];
+    }
+    Extremes mine = no_extremes();
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < LANE_LOGITS; j++) {
+        uint i = first + j * SIMD_WIDTH;
+        if (i < all.vocab) {
+            Extremes one;
+            one.raw_max = raw[j];
+            one.raw_min = raw[j];
+            one.max = adjusted(all, i, raw[j]);
+            one.token = i;
+            // False for NaN too.
+            one.broken = !(raw[j] < INFINITY) ? i : 0xffffffffu;
+            mine = merged(mine, one);
         }
     }
     mine = merged_in_simdgroup(mine);
+    float sum = 0.0f;
+    #pragma clang loop unroll(full)
+    for (uint j = 0; j < LANE_LOGITS; j++) {
+        bool inside = first + j * SIMD_WIDTH < all.vocab && mine.raw_max > -INFINITY;
+        sum += inside ? exp_nonpositive(raw[j] - mine.raw_max) : 0.0f;
+    }
+    sum = simd_sum(sum);
     if (lane == 0) {
-        slots[simdgroup] = mine;
+        device uint* out = scans + stretch * SCAN_WORDS;
+        out[0] = as_type<uint>(mine.raw_max);
+        out[1] = as_type<uint>(mine.raw_min);
+        out[2] = as_type<uint>(mine.max);
+        out[3] = mine.token;
+        out[4] = mine.broken;
+        sums[stretch] = sum;
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    // As many SIMD-groups as a SIMD-group has lanes.
-    return merged_in_simdgroup(slots[lane]);
-}
-
-// The sum of exp(logit - max) over all raw logits, for the log-probability that is reported.
-inline float sum_of_weights(Logits logits, float raw_max, threadgroup float* slots, uint thread_index, uint simdgroup, uint lane) {
-    float mine = 0.0f;
-    for (uint first = thread_index; first < logits.vocab; first += LOGITS_AHEAD * SAMPLE_THREADS) {
-        float raw[LOGITS_AHEAD];
-        load_logits(raw, logits, first);
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < LOGITS_AHEAD; j++) {
-            mine += first + j * SAMPLE_THREADS < logits.vocab ? exp_nonpositive(raw[j] - raw_max) : 0.0f;
-        }
-    }
-    float partial = simd_sum(mine);
-    if (lane == 0) {
-        slots[simdgroup] = partial;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    return simd_sum(slots[lane]);
 }
 
 inline uint status_of(Extremes all, uint vocab) {
@@ -373,6 +437,16 @@ inline uint status_of(Extremes all, uint vocab) {
         : all.raw_max == -INFINITY                        ? SAMPLE_ALL_MASKED
         : vocab > 1 && all.raw_max == all.raw_min         ? SAMPLE_FLAT
                                                           : 0u;
+}
+
+inline Extremes merged_in_threadgroup(Extremes mine, threadgroup Extremes* slots, uint simdgroup, uint lane) {
+    mine = merged_in_simdgroup(mine);
+    if (lane == 0) {
+        slots[simdgroup] = mine;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // As many SIMD-groups as a SIMD-group has lanes.
+    return merged_in_simdgroup(slots[lane]);
 }
 
 // One threadgroup of so many threads, which a compiler left alone may give too many registers to be allowed.
@@ -387,7 +461,9 @@ kernel void sample(
     device uint* draws [[buffer(6)]],
     device uint* results [[buffer(7)]],
     device float* logprobs [[buffer(8)]],
-    constant SampleArgs& args [[buffer(9)]],
+    device const uint* scans [[buffer(9)]],
+    device const float* sums [[buffer(10)]],
+    constant SampleArgs& args [[buffer(11)]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -395,26 +471,41 @@ kernel void sample(
     threadgroup ulong partial[SIMD_WIDTH];
     threadgroup Found found[1];
     threadgroup Extremes slots[SIMD_WIDTH];
-    threadgroup float sums[SIMD_WIDTH];
+    threadgroup float shares[SIMD_WIDTH];
+    threadgroup ushort stretches[SAMPLE_THREADS];
     Shared shared;
     shared.bins = bins;
     shared.partial = partial;
     shared.found = found;
+    shared.stretches = stretches;
+    shared.listed = 0;
     Logits all;
     all.params = (device const SampleParams*)params;
     all.raw = logits;
     all.bias = bias;
     all.counts = counts;
     all.vocab = min(all.params->vocab, args.vocab);
-    Extremes extremes = extremes_of(all, slots, thread_index, simdgroup, lane);
+    Extremes own = no_extremes();
+    float own_sum = 0.0f;
+    if (thread_index * SCAN_STRETCH < all.vocab) {
+        device const uint* scan = scans + thread_index * SCAN_WORDS;
+        own.raw_max = as_type<float>(scan[0]);
+        own.raw_min = as_type<float>(scan[1]);
+        own.max = as_type<float>(scan[2]);
+        own.token = scan[3];
+        own.broken = scan[4];
+        own_sum = sums[thread_index];
+    }
+    Extremes extremes = merged_in_threadgroup(own, slots, simdgroup, lane);
     all.max = extremes.max;
     uint draw = draws[0];
     uint status = status_of(extremes, all.vocab);
     uint chosen = status == 0 ? extremes.token : 0u;
     if (status == 0 && all.params->inverse_temperature != 0.0f) {
-        chosen = sampled(shared, all, draw, thread_index);
+        chosen = sampled(shared, all, own.max, draw, thread_index);
     }
-    float sum = sum_of_weights(all, extremes.raw_max, sums, thread_index, simdgroup, lane);
+    float share = own_sum > 0.0f ? own_sum * exp_nonpositive(own.raw_max - extremes.raw_max) : 0.0f;
+    float sum = threadgroup_sum(share, shares, simdgroup, SAMPLE_THREADS / SIMD_WIDTH, lane);
     // Everybody has read what changes now.
     threadgroup_barrier(mem_flags::mem_device);
     if (thread_index == 0) {

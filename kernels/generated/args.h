@@ -3,6 +3,7 @@
 
 #define SIMD_WIDTH 32
 #define VECTOR_OUTPUTS 4
+#define GATED_OUTPUTS 2
 #define VECTOR_SIMDGROUPS 8
 #define BATCH_MAX 8
 #define NARROW_OUTPUTS 2
@@ -23,6 +24,9 @@
 #define PACKED_QUERIES 4
 #define NO_TILE 4294967295u
 #define SAMPLE_THREADS 1024u
+#define SCAN_STRETCH 256u
+#define SCAN_THREADS 128u
+#define SCAN_WORDS 5u
 #define USES_BIAS 1u
 #define USES_GENERATED 2u
 #define USES_SEEN 4u
@@ -248,6 +252,10 @@ struct ExpertsDownStepArgs {
     uint format;
     uint shared_format;
     uint stride_rows;
+};
+
+struct SampleScanArgs {
+    uint vocab;
 };
 
 struct SampleArgs {

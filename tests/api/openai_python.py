@@ -58,11 +58,6 @@ check("responses parse", isinstance(client.responses.parse(
 tool = {"type": "function", "name": "get_weather", "parameters": Weather.model_json_schema(), "strict": True}
 response = client.responses.create(model=MODEL, input=WEATHER[0]["content"], tools=[tool], tool_choice="required", temperature=0)
 check("responses tools", response.output[-1].type == "function_call" and response.output[-1].name == "get_weather", response)
-time = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"type": "integer"}}, "required": ["zone"]}}
-some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
-response = client.responses.create(model=MODEL, input=WEATHER[0]["content"], tools=[tool, time], tool_choice=some,
-                                   parallel_tool_calls=False, temperature=0)
-check("responses allowed tools", response.output[-1].name == "get_time" and response.tool_choice.mode == "required", response)
 
 
 def refused(expected, code, **more):

@@ -284,8 +284,7 @@ mod tests {
         let mut text = String::from(
             "# Clients\n\n\
              Settings that make other programs talk to `lily serve`. A test makes this page of what `lily serve \
-             --print-config CLIENT` prints,\nwhich has your own port, model and context in it. Codex, Claude Code, OpenCode, Qwen Code and \
-             Continue are tried with these settings by\n`cargo xtask agents`; the others follow their programs' documentation.\n\n\
+             --print-config CLIENT` prints,\nwhich has your own port, model and context in it.\n\n\
              Every client that reads these variables needs nothing else:\n\n\
              ```sh\nOPENAI_BASE_URL=http://127.0.0.1:8080/v1\nOPENAI_API_KEY=lily\nANTHROPIC_BASE_URL=http://127.0.0.1:8080\n\
              ANTHROPIC_AUTH_TOKEN=lily\n```\n",

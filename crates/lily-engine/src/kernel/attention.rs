@@ -444,7 +444,7 @@ kernel! {
             h: update bf16,
         }
         launch: |a| {
-            launch::vector(a.outputs)
+            launch::narrow_vector(a.outputs)
                 .formats(&[a.format])
                 .constant(Constant::HeadDim, a.dims.head_dim)
                 .constant(Constant::Batch, a.dims.rows)

@@ -9,8 +9,11 @@ use super::{
 };
 
 /// Numbers of the sampler.
-const SAMPLING: [(&str, u32); 9] = [
+const SAMPLING: [(&str, u32); 12] = [
     ("SAMPLE_THREADS", super::SAMPLE_THREADS),
+    ("SCAN_STRETCH", super::SCAN_STRETCH),
+    ("SCAN_THREADS", super::SCAN_THREADS),
+    ("SCAN_WORDS", super::SCAN_WORDS),
     ("USES_BIAS", super::USES_BIAS),
     ("USES_GENERATED", super::USES_GENERATED),
     ("USES_SEEN", super::USES_SEEN),
@@ -55,6 +58,7 @@ pub fn contracts() -> Vec<&'static Contract> {
         RouterStep,
         ExpertsGateUpStep,
         ExpertsDownStep,
+        SampleScan,
         Sample,
         Dequantize,
         ExpertsProductsStep,

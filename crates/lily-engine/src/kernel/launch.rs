@@ -90,6 +90,8 @@ impl Launch {
 pub const SIMD_WIDTH: u32 = 32;
 /// Outputs that a SIMD-group of a matrix-vector kernel computes at once.
 pub const VECTOR_OUTPUTS: u32 = 4;
+/// Outputs of a SIMD-group that computes a pair of products for each.
+pub const GATED_OUTPUTS: u32 = 2;
 /// SIMD-groups of a matrix-vector threadgroup.
 pub const VECTOR_SIMDGROUPS: u32 = 8;
 /// Most rows that a matrix-vector kernel multiplies at once: tokens of different sessions in one decode step.
@@ -124,6 +126,11 @@ pub const ROW_SIMDGROUPS: u32 = 4;
 pub const ATTEND_SIMDGROUPS: u32 = 8;
 /// Threads of kernels that work element by element or reduce a row.
 pub const ROW_THREADS: u32 = 256;
+
+/// Threadgroups that compute pairs of products for so many outputs.
+pub fn gated_threadgroups(outputs: u32) -> u32 {
+    outputs.div_ceil(GATED_OUTPUTS * VECTOR_SIMDGROUPS)
+}
 
 /// A dimension that no GPU kernel was written for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,6 +176,7 @@ pub fn check(shape: &Shape) -> Result<(), UnsupportedShape> {
 pub const GEOMETRY: &[(&str, u32)] = &[
     ("SIMD_WIDTH", SIMD_WIDTH),
     ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
+    ("GATED_OUTPUTS", GATED_OUTPUTS),
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
     ("BATCH_MAX", BATCH_MAX),
     ("NARROW_OUTPUTS", NARROW_OUTPUTS),

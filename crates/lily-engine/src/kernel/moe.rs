@@ -436,8 +436,8 @@ kernel! {
             shared_act: write bf16,
         }
         launch: |a| {
-            let routed = launch::vector_threadgroups(a.dims.expert_width) * a.dims.top_k;
-            let threadgroups = routed + launch::vector_threadgroups(a.dims.shared_width);
+            let routed = launch::gated_threadgroups(a.dims.expert_width) * a.dims.top_k;
+            let threadgroups = routed + launch::gated_threadgroups(a.dims.shared_width);
             Launch::new([threadgroups, a.dims.rows, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
                 .formats(&[a.gate_format, a.up_format, a.shared_gate_format, a.shared_up_format])
         },

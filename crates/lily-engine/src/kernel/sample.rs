@@ -55,8 +55,15 @@ pub const SAMPLE_ALL_MASKED: u32 = 2;
 pub const SAMPLE_FLAT: u32 = 3;
 /// Sums of masses are kept in parts that would overflow beyond so many tokens.
 pub const SAMPLE_VOCAB_MAX: usize = 1 << 18;
-/// Threads of the one threadgroup.
+/// Threads of the one threadgroup that chooses.
 pub const SAMPLE_THREADS: u32 = 1024;
+/// Logits of a stretch, at which a SIMD-group looks; a thread of the threadgroup that chooses takes the word of one.
+pub const SCAN_STRETCH: u32 = SAMPLE_VOCAB_MAX as u32 / SAMPLE_THREADS;
+/// Threads of a threadgroup of SIMD-groups that look.
+pub const SCAN_THREADS: u32 = 128;
+/// Words of what a stretch tells: largest and smallest raw logit, largest adjusted one and its token, and the first token
+/// whose logit is not finite or all ones.
+pub const SCAN_WORDS: u32 = 5;
 
 impl SampleParams {
     /// What `params` ask for of the tokens below `vocab`, with the seed in use.
@@ -83,7 +90,36 @@ impl SampleParams {
 }
 
 kernel! {
-    /// Decode: chooses the next token from the logits, counts it, writes it where the next step reads its input, moves the
+    /// Decode: what stretches of the logits tell that the choice needs.
+    SampleScan, "sample_scan", args SampleScanArgs, views SampleScanViews {
+        args {
+            /// Logits: rows of the head.
+            vocab: u32,
+        }
+        buffers {
+            params: read u32,
+            logits: read f32,
+            bias: read f32,
+            counts: read u32,
+            scans: write u32,
+            sums: write f32,
+        }
+        launch: |a| {
+            Launch::new([a.vocab.div_ceil(SCAN_STRETCH).div_ceil(SCAN_THREADS / launch::SIMD_WIDTH), 1, 1], SCAN_THREADS)
+        },
+        cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64, ..Cost::default() },
+        tolerance: 1e-4,
+        reference: |v| {
+            let params = params_of(v.params);
+            let (scans, sums) = scan(params, v.logits, v.bias, v.counts);
+            v.scans[..scans.len()].copy_from_slice(&scans);
+            v.sums[..sums.len()].copy_from_slice(&sums);
+        },
+    }
+}
+
+kernel! {
+    /// Decode: chooses the next token from the logits and what their stretches tell, counts it, writes it where the next step reads its input, moves the
     /// step on, and leaves it in one of two result slots, which alternate.
     Sample, "sample", args SampleArgs, views SampleViews {
         args {
@@ -100,6 +136,8 @@ kernel! {
             draws: update u32,
             results: update u32,
             logprobs: update f32,
+            scans: read u32,
+            sums: read f32,
         }
         launch: |_| Launch::new([1, 1, 1], SAMPLE_THREADS),
         cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64, ..Cost::default() },
@@ -108,8 +146,33 @@ kernel! {
     }
 }
 
+fn params_of(words: &[u32]) -> &SampleParams {
+    bytemuck::from_bytes(&bytemuck::cast_slice(words)[..size_of::<SampleParams>()])
+}
+
+/// What each stretch of the logits tells, in [`SCAN_WORDS`] words; and its sum of exp(logit - largest) over raw logits.
+pub fn scan(params: &SampleParams, logits: &[f32], bias: &[f32], counts: &[u32]) -> (Vec<u32>, Vec<f32>) {
+    let logits = &logits[..params.vocab as usize];
+    let adjusted = adjusted(params, logits, bias, counts);
+    let (mut scans, mut sums) = (Vec::new(), Vec::new());
+    for (i, raw) in logits.chunks(SCAN_STRETCH as usize).enumerate() {
+        let first = i * SCAN_STRETCH as usize;
+        let largest = |all: &[f32]| all.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let (raw_max, raw_min) = (largest(raw), raw.iter().copied().fold(f32::INFINITY, f32::min));
+        let changed = &adjusted[first..first + raw.len()];
+        let max = largest(changed);
+        let token = changed.iter().position(|l| *l == max).map_or(u32::MAX, |at| (first + at) as u32);
+        let broken = raw.iter().position(|l| l.is_nan() || *l == f32::INFINITY);
+        let weight = |l: &f32| if raw_max > f32::NEG_INFINITY { exp_nonpositive(l - raw_max) } else { 0.0 };
+        sums.push(raw.iter().map(weight).sum());
+        let broken = broken.map_or(u32::MAX, |at| (first + at) as u32);
+        scans.extend([raw_max.to_bits(), raw_min.to_bits(), max.to_bits(), token, broken]);
+    }
+    (scans, sums)
+}
+
 fn sample_reference(v: SampleViews<'_>) {
-    let params: &SampleParams = bytemuck::from_bytes(&bytemuck::cast_slice(v.params)[..size_of::<SampleParams>()]);
+    let params = params_of(v.params);
     let logits = &v.logits[..params.vocab as usize];
     let draw = v.draws[0];
     let slot = (draw % 2) as usize;

@@ -1,7 +1,7 @@
 //! Names and sizes of all buffers of a model.
 
 use super::{DecodeClass, Mechanism, Model, Traits};
-use crate::kernel::{MatrixSlots, RESULT_WORDS, SampleParams, Step, launch};
+use crate::kernel::{MatrixSlots, RESULT_WORDS, SCAN_STRETCH, SCAN_WORDS, SampleParams, Step, launch};
 use crate::plan::{BufferTable, Home, Slot};
 use crate::shape::Shape;
 use crate::weights::{AttentionWeights, DeltaWeights, FileRange, LayerWeights, Matrix, MixerWeights, Weights};
@@ -111,6 +111,8 @@ pub struct Scratch {
     pub draws: Slot,
     pub results: Slot,
     pub logprobs: Slot,
+    pub scans: Slot,
+    pub sums: Slot,
     /// Only where the mechanism that does without it is off; otherwise empty.
     pub products: Slot,
     pub expanded: [Slot; 2],
@@ -125,6 +127,7 @@ impl Scratch {
         let assignments = rows * m.top_k;
         let steps = add("steps", batch * size_of::<Step>());
         let logits_rows = add("logits", 4 * batch * shape.vocab);
+        let stretches = shape.vocab.div_ceil(SCAN_STRETCH as usize);
         // Short tiles make the longest map.
         let tiles = launch::expert_tiles(assignments as u32, m.experts as u32, 16) as usize;
         Self {
@@ -167,6 +170,8 @@ impl Scratch {
             draws: add("draws", 4),
             results: add("results", 2 * 4 * RESULT_WORDS as usize),
             logprobs: add("logprobs", 2 * 4),
+            scans: add("scans", 4 * SCAN_WORDS as usize * stretches),
+            sums: add("sums", 4 * stretches),
             products: add("products", extra.products_bytes),
             expanded: ["expanded0", "expanded1"].map(|name| add(name, extra.expanded_bytes)),
         }

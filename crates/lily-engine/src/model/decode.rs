@@ -1,7 +1,7 @@
 //! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends. What replaces a kernel whose
 //! mechanism is off stands in [`super::unfused`].
 
-use super::{LayerBuffers, Mechanism, Mechanisms, MixerBuffers, Model, Traits};
+use super::{AttentionBlocks, LayerBuffers, Mechanism, Mechanisms, MixerBuffers, Model, Traits};
 use crate::kernel::*;
 use crate::plan::{Plan, Slot};
 use std::ops::Range;
@@ -23,8 +23,6 @@ pub enum DecodeClass {
 /// Up to so many blocks are merged by the output projection itself, which saves a stage; more would make every
 /// threadgroup of it read too much.
 const MERGED_BLOCKS: u32 = 8;
-/// Keys of a block in long contexts.
-const LONG_BLOCK_KEYS: u32 = 1024;
 
 impl DecodeClass {
     /// Few blocks for short contexts, more up to 32K; from there on blocks of fixed size, as many as the next power of
@@ -33,13 +31,13 @@ impl DecodeClass {
         if !traits.split_attention {
             return DecodeClass::Whole;
         }
+        let AttentionBlocks { short, medium, long_keys } = traits.blocks;
         match position + 1 {
-            0..=8_192 => DecodeClass::Split { blocks: MERGED_BLOCKS, block_keys: 0 },
-            visible if visible >= 32_768 && traits.mechanisms.has(Mechanism::FixedBlocks) => DecodeClass::Split {
-                blocks: visible.next_power_of_two() as u32 / LONG_BLOCK_KEYS,
-                block_keys: LONG_BLOCK_KEYS,
-            },
-            _ => DecodeClass::Split { blocks: 32, block_keys: 0 },
+            0..=8_192 => DecodeClass::Split { blocks: short, block_keys: 0 },
+            visible if visible >= 32_768 && traits.mechanisms.has(Mechanism::FixedBlocks) => {
+                DecodeClass::Split { blocks: visible.next_power_of_two() as u32 / long_keys, block_keys: long_keys }
+            }
+            _ => DecodeClass::Split { blocks: medium, block_keys: 0 },
         }
     }
 
@@ -129,8 +127,18 @@ impl Model {
 
     fn push_choice(&self, plan: &mut Plan) {
         let s = &self.scratch;
+        let vocab = self.shape.vocab as u32;
+        plan.push(SampleScan {
+            args: SampleScanArgs { vocab },
+            params: s.sampling,
+            logits: s.logits,
+            bias: s.bias,
+            counts: s.counts,
+            scans: s.scans,
+            sums: s.sums,
+        });
         plan.push(Sample {
-            args: SampleArgs { vocab: self.shape.vocab as u32 },
+            args: SampleArgs { vocab },
             params: s.sampling,
             logits: s.logits,
             bias: s.bias,
@@ -140,6 +148,8 @@ impl Model {
             draws: s.draws,
             results: s.results,
             logprobs: s.logprobs,
+            scans: s.scans,
+            sums: s.sums,
         });
     }
 

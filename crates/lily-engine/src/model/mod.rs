@@ -24,6 +24,8 @@ pub struct Traits {
     /// A decode step attends to blocks of the cache at once and merges them afterwards, for devices that run many
     /// threadgroups at a time; otherwise one kernel does it.
     pub split_attention: bool,
+    /// How many those are.
+    pub blocks: AttentionBlocks,
     /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
     pub decode_is_prefill: bool,
     /// The next token is chosen by a kernel, so that the host need not wait for it.
@@ -32,13 +34,37 @@ pub struct Traits {
     pub mechanisms: Mechanisms,
 }
 
+/// How many blocks of keys a decode step attends to at once: as many as fill the device and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionBlocks {
+    /// Up to 8K tokens.
+    pub short: u32,
+    /// Up to 32K tokens.
+    pub medium: u32,
+    /// Keys of a block from there on.
+    pub long_keys: u32,
+}
+
 impl Traits {
     /// The CPU: few threads, dispatches one after another.
-    pub const CPU: Traits =
-        Traits { split_attention: false, decode_is_prefill: true, chooses_tokens: false, mechanisms: Mechanisms::ALL };
+    pub const CPU: Traits = Traits {
+        split_attention: false,
+        blocks: AttentionBlocks { short: 1, medium: 1, long_keys: 1024 },
+        decode_is_prefill: true,
+        chooses_tokens: false,
+        mechanisms: Mechanisms::ALL,
+    };
     /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
-    pub const GPU: Traits =
-        Traits { split_attention: true, decode_is_prefill: false, chooses_tokens: true, mechanisms: Mechanisms::ALL };
+    pub const GPU: Traits = Traits {
+        split_attention: true,
+        blocks: AttentionBlocks { short: 8, medium: 32, long_keys: 1024 },
+        decode_is_prefill: false,
+        chooses_tokens: true,
+        mechanisms: Mechanisms::ALL,
+    };
+    /// A GPU with more than a hundred multiprocessors.
+    pub const WIDE_GPU: Traits =
+        Traits { blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 }, ..Traits::GPU };
 
     /// The same device without these mechanisms.
     pub fn with(self, mechanisms: Mechanisms) -> Self {

@@ -63,35 +63,88 @@ fn sample_params() -> Vec<SamplingParams> {
     ]
 }
 
-/// A choice from logits: the last argument says how many distinct values they have.
-fn sample_case(params: &SamplingParams, draw: u32, vocab: u32, values: u32) -> (Case, Dispatch) {
+/// Logits of which the last argument says how many distinct values they have.
+fn some_logits(draw: u32, vocab: u32, values: u32) -> Vec<f32> {
     let mut c = Case::new(29 + u64::from(draw));
-    // The head has a few rows more than there are tokens to draw.
-    let logits: Vec<f32> = (0..vocab + 9).map(|_| (c.next() % values) as f32 * (9.0 / values as f32) - 4.0).collect();
+    (0..vocab).map(|_| (c.next() % values) as f32 * (9.0 / values as f32) - 4.0).collect()
+}
+
+/// Buffers that a look at the logits and a choice share.
+struct Choice {
+    params: Slot,
+    logits: Slot,
+    bias: Slot,
+    counts: Slot,
+    vocab: u32,
+}
+
+/// Parameters, logits and history for the sampler; and what stretches of the logits tell.
+fn choice(c: &mut Case, params: &SamplingParams, logits: &[f32]) -> (Choice, Vec<u32>, Vec<f32>) {
+    let vocab = logits.len() as u32;
     let counts: Vec<u32> = (0..vocab).map(|i| [0, 0, 2, IN_PROMPT, IN_PROMPT | 1][i as usize % 5]).collect();
     let mut bias = vec![0.0_f32; vocab as usize];
     params.logit_bias.iter().for_each(|(&token, &value)| bias[token as usize] = value);
-    let kernel = Sample {
-        args: SampleArgs { vocab: vocab + 9 },
-        params: c.bytes(bytemuck::bytes_of(&SampleParams::new(params, vocab, 0x1234_5678_9abc_def0)).to_vec()),
-        logits: c.bytes(bytemuck::cast_slice(&logits).to_vec()),
+    let params = SampleParams::new(params, vocab, 0x1234_5678_9abc_def0);
+    let (scans, sums) = scan(&params, logits, &bias, &counts);
+    // The head has a few rows more than there are tokens to draw.
+    let padded = [logits, &[9.0; 9]].concat();
+    let choice = Choice {
+        params: c.bytes(bytemuck::bytes_of(&params).to_vec()),
+        logits: c.bytes(bytemuck::cast_slice(&padded).to_vec()),
         bias: c.bytes(bytemuck::cast_slice(&bias).to_vec()),
         counts: c.u32(&counts),
+        vocab: vocab + 9,
+    };
+    (choice, scans, sums)
+}
+
+/// A choice from logits.
+fn sample_case(params: &SamplingParams, draw: u32, logits: &[f32]) -> (Case, Dispatch) {
+    let mut c = Case::new(29);
+    let (of, scans, sums) = choice(&mut c, params, logits);
+    let kernel = Sample {
+        args: SampleArgs { vocab: of.vocab },
+        params: of.params,
+        logits: of.logits,
+        bias: of.bias,
+        counts: of.counts,
         step: c.u32(&[41, draw % 2]),
         token: c.poison(4),
         draws: c.u32(&[draw]),
         results: c.u32(&[7; 8]),
         logprobs: c.f32(2, -3.0, -2.0),
+        scans: c.u32(&scans),
+        sums: c.bytes(bytemuck::cast_slice(&sums).to_vec()),
     };
     let dispatch = kernel.dispatch();
     (c, dispatch)
+}
+
+pub fn sample_scan(device: &dyn Runs) {
+    for (i, params) in sample_params().iter().enumerate() {
+        for (vocab, values) in [(18, 7), (255, 1 << 20), (256, 50), (257, 1 << 20), (5000, 50)] {
+            let mut c = Case::new(30);
+            let (of, ..) = choice(&mut c, params, &some_logits(5, vocab, values));
+            let stretches = of.vocab.div_ceil(SCAN_STRETCH);
+            let kernel = SampleScan {
+                args: SampleScanArgs { vocab: of.vocab },
+                params: of.params,
+                logits: of.logits,
+                bias: of.bias,
+                counts: of.counts,
+                scans: c.poison(4 * SCAN_WORDS * stretches),
+                sums: c.poison(4 * stretches),
+            };
+            c.check(kernel.dispatch(), &format!("parameters {i}, {vocab} tokens, {values} values"), device);
+        }
+    }
 }
 
 pub fn sample(device: &dyn Runs) {
     for (i, params) in sample_params().iter().enumerate() {
         // Few values make many ties, at the cuts too.
         for (draw, vocab, values) in [(0, 300, 1 << 20), (1, 300, 7), (2, 5000, 1 << 20), (3, 5000, 50)] {
-            let (case, dispatch) = sample_case(params, draw, vocab, values);
+            let (case, dispatch) = sample_case(params, draw, &some_logits(draw, vocab, values));
             case.check(dispatch, &format!("parameters {i}, draw {draw}, {values} values"), device);
         }
     }
@@ -104,14 +157,11 @@ pub fn sample_takes_the_lowest_of_equals(device: &dyn Runs) {
     let zeros = [vec![-0.0], vec![0.0; 40], vec![-1.0]].concat();
     let lowest = [vec![f32::MIN; 70], vec![f32::NEG_INFINITY]].concat();
     for (logits, want) in [(vec![1.0, 3.0, 3.0, 2.0, 3.0], 1_u32), (many, 1030), (lowest, 0), (zeros, 0)] {
-        let padding = vec![9.0; 9];
-        let bytes = bytemuck::cast_slice(&[&logits[..], &padding].concat()).to_vec();
         for params in [
             SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             SamplingParams { top_k: 1, ..SamplingParams::default() },
         ] {
-            let (mut case, dispatch) = sample_case(&params, 0, logits.len() as u32, 2);
-            case.contents[1].1 = bytes.clone();
+            let (case, dispatch) = sample_case(&params, 0, &logits);
             for (way, run) in device.ways() {
                 assert_eq!(run(&case, &dispatch)[2], want.to_le_bytes(), "top-k {}, {way}", params.top_k);
             }
@@ -131,8 +181,7 @@ pub fn sample_cuts_where_the_host_does(device: &dyn Runs) {
         let by_weight = by_weight.map(|min_p| SamplingParams { min_p, ..plain.clone() });
         for params in by_mass.iter().chain(&by_weight) {
             for draw in 0..6 {
-                let (mut case, dispatch) = sample_case(params, draw, 2, 2);
-                case.contents[1].1 = bytemuck::cast_slice(&[vec![0.0, -gap], vec![9.0; 9]].concat()).to_vec();
+                let (case, dispatch) = sample_case(params, draw, &[0.0, -gap]);
                 let (top_p, min_p) = (params.top_p, params.min_p);
                 case.check(dispatch, &format!("{gap} apart, top-p {top_p}, min-p {min_p}, draw {draw}"), device);
             }
@@ -145,8 +194,8 @@ pub fn sample_as_the_host(device: &dyn Runs) {
     for params in sample_params() {
         let params = SamplingParams { seed: Some(0x1234_5678_9abc_def0), ..params };
         for draw in 0..4 {
-            let (case, dispatch) = sample_case(&params, draw, 300, 90);
-            let logits: Vec<f32> = elements(&case.contents[1].1);
+            let logits = some_logits(draw, 300, 90);
+            let (case, dispatch) = sample_case(&params, draw, &logits);
             let counts: Vec<u32> = elements(&case.contents[3].1);
             let times = |i: u32| (counts[i as usize] & !IN_PROMPT) as usize;
             let prompt: Vec<u32> = (0..300).filter(|&i| counts[i as usize] & IN_PROMPT != 0).collect();
@@ -178,8 +227,7 @@ pub fn sample_reports_broken_logits(device: &dyn Runs) {
         (vec![0.25, f32::NEG_INFINITY, 0.5], SAMPLE_OK),
     ];
     for (logits, status) in cases {
-        let (mut case, dispatch) = sample_case(&SamplingParams::default(), 0, 3, 2);
-        case.contents[1].1 = bytemuck::cast_slice(&[logits.clone(), vec![0.25; 9]].concat()).to_vec();
+        let (case, dispatch) = sample_case(&SamplingParams::default(), 0, &logits);
         for (way, run) in device.ways() {
             let results: Vec<u32> = elements(&run(&case, &dispatch)[4]);
             assert_eq!(results[1], status, "{logits:?}, {way}");

@@ -56,7 +56,7 @@ impl CudaDevice {
 
 impl Device for CudaDevice {
     fn traits(&self) -> Traits {
-        Traits::GPU
+        Traits::WIDE_GPU
     }
 
     fn memory(&self) -> Option<DeviceMemory> {
