@@ -59,7 +59,7 @@ fn sample_params() -> Vec<SamplingParams> {
         SamplingParams { top_p: 0.3, ..plain.clone() },
         SamplingParams { min_p: 0.2, temperature: 3.0, ..plain.clone() },
         SamplingParams { temperature: 0.0, repetition_penalty: 1.7, presence_penalty: 0.4, ..plain.clone() },
-        SamplingParams { frequency_penalty: 0.9, top_k: 40, min_p: 0.01, logit_bias: bias, ..plain },
+        SamplingParams { frequency_penalty: 0.9, top_k: 6, min_p: 0.01, logit_bias: bias, ..plain },
     ]
 }
 
@@ -120,22 +120,51 @@ fn sample_case(params: &SamplingParams, draw: u32, logits: &[f32]) -> (Case, Dis
     (c, dispatch)
 }
 
+/// A look at all stretches of logits.
+fn scan_case(params: &SamplingParams, logits: &[f32]) -> (Case, Dispatch) {
+    let mut c = Case::new(30);
+    let (of, ..) = choice(&mut c, params, logits);
+    let stretches = of.vocab.div_ceil(SCAN_STRETCH);
+    let kernel = SampleScan {
+        args: SampleScanArgs { vocab: of.vocab },
+        params: of.params,
+        logits: of.logits,
+        bias: of.bias,
+        counts: of.counts,
+        scans: c.poison(4 * SCAN_WORDS * stretches),
+        sums: c.poison(4 * stretches),
+    };
+    let dispatch = kernel.dispatch();
+    (c, dispatch)
+}
+
 pub fn sample_scan(device: &dyn Runs) {
     for (i, params) in sample_params().iter().enumerate() {
         for (vocab, values) in [(18, 7), (255, 1 << 20), (256, 50), (257, 1 << 20), (5000, 50)] {
-            let mut c = Case::new(30);
-            let (of, ..) = choice(&mut c, params, &some_logits(5, vocab, values));
-            let stretches = of.vocab.div_ceil(SCAN_STRETCH);
-            let kernel = SampleScan {
-                args: SampleScanArgs { vocab: of.vocab },
-                params: of.params,
-                logits: of.logits,
-                bias: of.bias,
-                counts: of.counts,
-                scans: c.poison(4 * SCAN_WORDS * stretches),
-                sums: c.poison(4 * stretches),
-            };
-            c.check(kernel.dispatch(), &format!("parameters {i}, {vocab} tokens, {values} values"), device);
+            let (case, dispatch) = scan_case(params, &some_logits(5, vocab, values));
+            case.check(dispatch, &format!("parameters {i}, {vocab} tokens, {values} values"), device);
+        }
+    }
+}
+
+/// Logits that are not finite: which is the first of a stretch, and what the others tell nevertheless.
+pub fn sample_scan_of_broken_logits(device: &dyn Runs) {
+    let masked = vec![f32::NEG_INFINITY; 300];
+    let (mut one, mut two) = (some_logits(5, 700, 50), masked.clone());
+    (one[299], one[290], one[511]) = (f32::NAN, f32::NAN, f32::NEG_INFINITY);
+    (two[7], two[270]) = (f32::NAN, 0.5);
+    for (logits, what) in [(masked, "all masked"), (one, "two of many"), (two, "one, the rest masked")] {
+        let (case, dispatch) = scan_case(&SamplingParams::default(), &logits);
+        for (way, run) in device.ways() {
+            let (scans, sums) = (run(&case, &dispatch).remove(0), run(&case, &dispatch).remove(1));
+            let want = case.reference(&dispatch);
+            assert_eq!(elements::<u32>(&scans), elements::<u32>(&want[0]), "{what}, {way}");
+            // The sum of a stretch with a broken logit is never asked for.
+            let stretches = logits.chunks(SCAN_STRETCH as usize).map(|l| l.iter().any(|l| l.is_nan()));
+            let sums = elements::<f32>(&sums).into_iter().zip(elements::<f32>(&want[1]));
+            for (i, ((got, want), broken)) in sums.zip(stretches).enumerate() {
+                assert!(broken || (got - want).abs() <= 1e-4 * want, "{what}, sum {i} is {got}, not {want}, {way}");
+            }
         }
     }
 }
@@ -150,13 +179,27 @@ pub fn sample(device: &dyn Runs) {
     }
 }
 
+/// More stretches that hold drawable tokens than there are SIMD-groups to walk them.
+pub fn sample_lists_many_stretches(device: &dyn Runs) {
+    let mut logits = vec![0.0_f32; 40 * SCAN_STRETCH as usize];
+    // Half of the mass lies behind what the SIMD-groups take first.
+    logits[32 * SCAN_STRETCH as usize..].fill(1.4);
+    for draw in 0..3 {
+        let (case, dispatch) = sample_case(&SamplingParams::default(), draw, &logits);
+        case.check(dispatch, &format!("draw {draw}"), device);
+    }
+}
+
 /// Greedy, or one of one: the lowest id of equals, of zeros of either sign, and of a row that is all the same but one.
 pub fn sample_takes_the_lowest_of_equals(device: &dyn Runs) {
     let mut many = vec![-1.0_f32; 5000];
     (many[4997], many[1030], many[2054]) = (0.5, 0.5, 0.5);
     let zeros = [vec![-0.0], vec![0.0; 40], vec![-1.0]].concat();
     let lowest = [vec![f32::MIN; 70], vec![f32::NEG_INFINITY]].concat();
-    for (logits, want) in [(vec![1.0, 3.0, 3.0, 2.0, 3.0], 1_u32), (many, 1030), (lowest, 0), (zeros, 0)] {
+    // Stretches of which the last is full.
+    let full = [vec![-1.0_f32; 511], vec![2.0]].concat();
+    let some = vec![1.0, 3.0, 3.0, 2.0, 3.0];
+    for (logits, want) in [(some, 1_u32), (many, 1030), (lowest, 0), (zeros, 0), (full, 511)] {
         for params in [
             SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             SamplingParams { top_k: 1, ..SamplingParams::default() },

@@ -228,7 +228,8 @@ macro_rules! gpu_cases {
 macro_rules! common_cases {
     ($device:expr) => {
         $crate::cases! { $device;
-            ends: embed, head, sample_scan, sample, sample_as_the_host, sample_cuts_where_the_host_does, sample_takes_the_lowest_of_equals,
+            ends: embed, head, sample_scan, sample_scan_of_broken_logits, sample, sample_as_the_host,
+                sample_cuts_where_the_host_does, sample_lists_many_stretches, sample_takes_the_lowest_of_equals,
                 sample_reports_broken_logits;
             linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;

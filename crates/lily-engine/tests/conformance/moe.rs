@@ -192,12 +192,20 @@ pub fn combine(device: &dyn Runs) {
 }
 
 /// Logits of a router and what is special about them.
-fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 4] {
+fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 5] {
     let mut random = |scale: f32| -> Vec<f32> { (0..experts).map(|_| c.uniform() * scale).collect() };
     let (usual, huge) = (random(3.0), random(1e30));
     let few = (0..experts).map(|_| [1.0, 0.0, -0.0, -1.0][c.next() as usize % 4]).collect();
     let zeros = (0..experts).map(|i| if i % 3 == 1 { 0.0 } else { -0.0 }).collect();
-    [("usual", usual), ("huge", huge), ("many equal", few), ("zero of either sign", zeros)]
+    // Equals that one SIMD-group finds second and another first.
+    let apart = usual.iter().enumerate().map(|(i, l)| if i % 128 == 0 && i > 0 { 4.0 } else { *l }).collect();
+    [
+        ("usual", usual),
+        ("huge", huge),
+        ("many equal", few),
+        ("zero of either sign", zeros),
+        ("equal ones far apart", apart),
+    ]
 }
 
 /// Gate and up of a decode step, fused and as products with the same buffers; a [`Case`] for each shape and kind of logits.
@@ -207,6 +215,7 @@ pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, Str
         [(11, 3, 128, 96, 64), (5, 1, 256, 33, 40), (300, 16, 128, 8, 3), (7, 2, 2176, 35, 32), (512, 8, 128, 8, 8)];
     let formats = [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8], [Q4, RARE[5], Q4], [RARE[0], RARE[3], RARE[8]]];
     let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).map(move |kind| (pair, kind)));
+    let each = each.chain([((shapes[4], formats[4]), 4)]);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
 }
 
