@@ -65,11 +65,13 @@ impl Session {
 
     /// The recurrent state at the current position.
     pub(crate) fn snapshot(&self, model: &Model) -> Snapshot {
-        let mut bytes = Vec::new();
+        // One allocation: a prompt waits for this copy.
+        let mut bytes = vec![0; recurrent_slots(model).map(|slot| slot.bytes).sum()];
+        let mut rest = &mut bytes[..];
         for slot in recurrent_slots(model) {
-            let at = bytes.len();
-            bytes.resize(at + slot.bytes, 0);
-            self.state.read(slot, &mut bytes[at..]);
+            let (part, behind) = rest.split_at_mut(slot.bytes);
+            self.state.read(slot, part);
+            rest = behind;
         }
         Snapshot { window: self.window, bytes }
     }
