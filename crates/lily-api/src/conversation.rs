@@ -161,10 +161,14 @@ pub(crate) fn allowed_choice(value: &Value, tools: &[Tool], place: &str) -> Resu
 /// the user's message or tool result before it, or a user's message of its own.
 pub(crate) fn settle_system(messages: Vec<Value>) -> Vec<Value> {
     let is_asked = |message: &Value| message["role"] == "system" || message["role"] == "user";
+    let is_empty = |message: &Value| message["content"].as_str().is_some_and(|text| text.trim().is_empty());
     let answered = messages.iter().position(|message| !is_asked(message)).unwrap_or(messages.len());
+    let leading = messages.iter().take_while(|message| message["role"] == "system").count();
     let mut messages = messages.into_iter();
-    let (mut settled, asked): (Vec<Value>, Vec<Value>) =
-        messages.by_ref().take(answered).partition(|message| message["role"] == "system");
+    let mut settled: Vec<Value> = messages.by_ref().take(leading).collect();
+    let (moved, asked): (Vec<Value>, Vec<Value>) =
+        messages.by_ref().take(answered - leading).partition(|message| message["role"] == "system");
+    settled.extend(moved.into_iter().filter(|message| !is_empty(message)));
     settled.extend(asked);
     for message in messages {
         if message["role"] != "system" {

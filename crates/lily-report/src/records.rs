@@ -311,6 +311,12 @@ impl Machine {
         series
     }
 
+    /// Stages of a decode step as it was measured by kernel.
+    pub fn decode_stages(&self) -> Option<f64> {
+        let decode = self.kernels.last()?.phases.iter().find(|phase| phase.phase == "decode")?;
+        decode.launches.as_ref()?.iter().map(|launch| launch.stage + 1).max().map(|stages| stages as f64)
+    }
+
     /// The records of speed that count: those that list lengths, or the others where there are none.
     pub fn benches(&self) -> Vec<&Bench> {
         let apart = self.benches.iter().all(|bench| bench.apart);

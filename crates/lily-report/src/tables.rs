@@ -160,7 +160,8 @@ fn model(machine: &Machine, machines: &[Machine]) -> Option<String> {
     let theirs = median(published.decode.iter().map(|(n, rate)| (1.0 / rate - floor(*n)) / stages).collect());
     let bandwidth = measured.benches().first()?.bandwidth;
     let lily = measured.series().swap_remove(0).decode;
-    let ours = median(lily.iter().map(|(n, rate)| (1.0 / rate - line(&bytes, *n) / bandwidth) / STAGES).collect());
+    let run_stages = measured.decode_stages().unwrap_or(STAGES);
+    let ours = median(lily.iter().map(|(n, rate)| (1.0 / rate - line(&bytes, *n) / bandwidth) / run_stages).collect());
     let by_model = |context: usize, stages: f64, stage: f64| 1.0 / (floor(context) + stages * stage);
     let mut table = String::from(
         "| Context | MB a token | limit of the bandwidth | published engine, reported | the same by the model | error | lily by the model |\n\
@@ -186,7 +187,7 @@ fn model(machine: &Machine, machines: &[Machine]) -> Option<String> {
          lily's bytes. From the published \
          engine's reported speeds and {stages:.0} stages follow {:.1} us for a stage (the median of the contexts), with which the model meets these \
          speeds within {worst:.0} %. lily's plan has {STAGES:.0} stages; its figures here are those with {:.1} us, which its own speeds on {} \
-         give in the same way, and those with the published engine's. That lily's kernels cost either on a Mac is an assumption that nothing has \
+         give in the same way (of {run_stages:.0} stages there), and those with the published engine's. That lily's kernels cost either on a Mac is an assumption that nothing has \
          tested, so the error of the last column is not known.\n",
         anchors.copy_bandwidth / 1e9,
         1e6 * theirs,
@@ -197,7 +198,7 @@ fn model(machine: &Machine, machines: &[Machine]) -> Option<String> {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 /// The line through the first and the last of some points, at `x`.

@@ -92,7 +92,7 @@ fn names(launches: &[Launch]) -> Vec<&str> {
 /// The colour: experts, mixers, what comes once.
 fn family(kernel: &str) -> &'static str {
     match kernel {
-        "embed" | "head" | "sample" => "f2",
+        "embed" | "head" | "sample_scan" | "sample" => "f2",
         kernel if kernel.contains("expert") || kernel.contains("router") => "f1",
         _ => "f0",
     }

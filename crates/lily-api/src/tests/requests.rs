@@ -129,6 +129,7 @@ fn field_report_o12_system_messages_anywhere_are_accepted() {
     let late = [
         message("user", "a"),
         message("developer", "b"),
+        message("system", " "),
         message("assistant", "c"),
         message("system", "d"),
         message("system", ""),

@@ -132,10 +132,14 @@ pub fn gated_threadgroups(outputs: u32) -> u32 {
     outputs.div_ceil(GATED_OUTPUTS * VECTOR_SIMDGROUPS)
 }
 
-/// A dimension that no GPU kernel was written for.
+/// A dimension that no kernel of a device was written for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the GPU kernels take {expected} as {what}, this model has {found}; run it with --backend cpu")]
+#[error("the {kernels} kernels take {expected} as {what}, this model has {found}; run it with {instead}")]
 pub struct UnsupportedShape {
+    /// Whose kernels.
+    pub kernels: &'static str,
+    /// Options that run it.
+    pub instead: &'static str,
     /// The dimension.
     pub what: &'static str,
     /// What the kernels take.
@@ -149,7 +153,8 @@ pub struct UnsupportedShape {
 /// # Errors
 /// If a dimension does not fit the registers or the threadgroup memory that a kernel has set aside for it.
 pub fn check(shape: &Shape) -> Result<(), UnsupportedShape> {
-    let refuse = |what, expected, found| Err(UnsupportedShape { what, expected, found });
+    let (kernels, instead) = ("GPU", "--backend cpu");
+    let refuse = |what, expected, found| Err(UnsupportedShape { kernels, instead, what, expected, found });
     let (head, key, value) = (shape.attention.head_dim, shape.delta.key_dim, shape.delta.value_dim);
     if ![64, 128, 256].contains(&head) {
         return refuse("size of an attention head", "64, 128 or 256", head);

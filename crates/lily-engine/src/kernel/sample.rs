@@ -140,7 +140,10 @@ kernel! {
             sums: read f32,
         }
         launch: |_| Launch::new([1, 1, 1], SAMPLE_THREADS),
-        cost: |a, _| Cost { activation_bytes: 4.0 * a.vocab as f64, ..Cost::default() },
+        cost: |a, _| {
+            let words = (SCAN_WORDS + 1) * a.vocab.div_ceil(SCAN_STRETCH);
+            Cost { activation_bytes: 4.0 * words as f64, ..Cost::default() }
+        },
         tolerance: 1e-4,
         reference: sample_reference,
     }

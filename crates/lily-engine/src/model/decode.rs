@@ -1,4 +1,5 @@
-//! The plan of a decode step: six kernels a layer, each a stage of its own, and the two ends. What replaces a kernel whose
+//! The plan of a decode step: six kernels a layer (seven where blocks of attention are merged apart), each a stage of its own,
+//! and the two ends. What replaces a kernel whose
 //! mechanism is off stands in [`super::unfused`].
 
 use super::{AttentionBlocks, LayerBuffers, Mechanism, Mechanisms, MixerBuffers, Model, Traits};
@@ -490,6 +491,12 @@ mod tests {
         for (tokens, blocks) in [(32_768, 32), (32_769, 64), (65_536, 64), (131_072, 128)] {
             assert_eq!(class(tokens, Mechanisms::ALL), DecodeClass::Split { blocks, block_keys: 1024 }, "{tokens}");
             assert_eq!(class(tokens, general), DecodeClass::Split { blocks: 32, block_keys: 0 }, "{tokens}");
+        }
+        let wide = [(1, 32, 0), (8192, 32, 0), (8193, 64, 0), (32_767, 64, 0), (32_768, 64, 512), (131_072, 256, 512)];
+        for (tokens, blocks, block_keys) in wide {
+            let class = DecodeClass::of(tokens - 1, Traits::WIDE_GPU);
+            assert_eq!(class, DecodeClass::Split { blocks, block_keys }, "{tokens}");
+            assert!(!class.merged() && DecodeClass::most_blocks(tokens, Traits::WIDE_GPU) >= blocks, "{tokens}");
         }
     }
 }

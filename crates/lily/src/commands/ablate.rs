@@ -137,6 +137,7 @@ fn changes(engine: &mut Engine, mechanism: Mechanism, plan: impl Fn(&Model) -> P
     let with = plan(engine.model());
     engine.switch(Mechanisms::ALL.without(mechanism));
     let without = plan(engine.model());
+    engine.switch(Mechanisms::ALL);
     let words = |plan: &Plan| -> Vec<(&'static str, Vec<u8>)> {
         plan.dispatches.iter().map(|d| (d.contract.name, d.args.clone())).collect()
     };
@@ -147,6 +148,8 @@ fn changes(engine: &mut Engine, mechanism: Mechanism, plan: impl Fn(&Model) -> P
 fn chunks(one: &mut Engine, other: &mut Engine, args: &AblateArgs) -> Result<Vec<Effect>, Failure> {
     let name = format!("chunks-of-{}", one.model().chunk_tokens);
     let shorter = one.model().chunk_tokens.min(other.model().chunk_tokens);
+    one.switch(Mechanisms::ALL);
+    other.switch(Mechanisms::ALL);
     let mut effects = Vec::new();
     for &tokens in args.measure.prefill.0.iter().filter(|tokens| **tokens > shorter) {
         let prompt = measure::random_tokens(one.model().shape.vocab, args.measure.seed, tokens);

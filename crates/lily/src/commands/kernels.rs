@@ -92,7 +92,7 @@ pub fn run(args: &KernelsArgs) -> Result<(), Failure> {
     let decode = phase("decode", 1, engine.time_decode(context, &sampler, args.repeats)?);
     bar.inc(1);
     let context = fill(&mut engine, args)?;
-    let rows = measure::random_tokens(engine.model().shape.vocab, args.seed + 1, args.rows);
+    let rows = measure::random_tokens(engine.model().shape.vocab, args.seed.wrapping_add(1), args.rows);
     let chunk = phase("prefill", args.rows, engine.time_chunk(context, rows, args.repeats.div_ceil(4))?);
     bar.finish_and_clear();
     let record = Record {

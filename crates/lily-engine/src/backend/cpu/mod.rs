@@ -12,9 +12,11 @@ pub mod product;
 use super::host::{HostMemory, HostState};
 use super::{Backend, BackendError, Device, DeviceMemory, State};
 use crate::checkpoint::Checkpoint;
+use crate::kernel::launch::UnsupportedShape;
 use crate::memory::available_bytes;
 use crate::model::Traits;
 use crate::plan::{BufferTable, Plan, Slot};
+use crate::shape::Shape;
 use isa::Isa;
 use kernels::{Context, Workspace};
 use pool::Pool;
@@ -51,6 +53,11 @@ impl CpuMode {
     }
 }
 
+/// Elements of the widest vector registers: heads are taken in whole ones.
+const HEAD_MULTIPLE: usize = 16;
+/// Largest head that kernels have room for.
+const HEAD_MAX: usize = 512;
+
 /// The CPU as a device.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuDevice {
@@ -67,6 +74,25 @@ impl Device for CpuDevice {
 
     fn memory(&self) -> Option<DeviceMemory> {
         available_bytes().map(|bytes| DeviceMemory { bytes, limit: "available memory" })
+    }
+
+    fn check(&self, shape: &Shape) -> Result<(), BackendError> {
+        let heads = [
+            ("size of an attention head", shape.attention.head_dim),
+            ("size of a key head of DeltaNet", shape.delta.key_dim),
+            ("size of a value head of DeltaNet", shape.delta.value_dim),
+        ];
+        let odd = heads.into_iter().find(|(_, found)| found % HEAD_MULTIPLE != 0 || *found > HEAD_MAX);
+        match (self.mode, odd) {
+            (CpuMode::Fast(_), Some((what, found))) => Err(BackendError::Shape(UnsupportedShape {
+                kernels: "vector",
+                instead: "--cpu reference, which is slow",
+                what,
+                expected: "multiples of 16 up to 512",
+                found,
+            })),
+            _ => Ok(()),
+        }
     }
 
     fn load(
@@ -155,5 +181,22 @@ impl Backend for Cpu {
 
     fn read(&self, slot: Slot, out: &mut [u8]) {
         out.copy_from_slice(self.memory.scratch(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_vectors_do_not_divide_are_refused() {
+        let fast = CpuDevice { mode: CpuMode::Fast(Isa::Scalar), threads: 1 };
+        let mut shape = Shape::qwen36_35b_a3b();
+        fast.check(&shape).unwrap();
+        shape.delta.value_dim = 52;
+        let told = fast.check(&shape).unwrap_err().to_string();
+        let wanted = "the vector kernels take multiples of 16 up to 512 as size of a value head of DeltaNet, this model has 52; ";
+        assert!(told.starts_with(wanted) && told.ends_with("run it with --cpu reference, which is slow"), "{told}");
+        CpuDevice { mode: CpuMode::Reference, ..fast }.check(&shape).unwrap();
     }
 }

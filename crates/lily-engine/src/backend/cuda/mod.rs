@@ -56,6 +56,7 @@ impl CudaDevice {
 
 impl Device for CudaDevice {
     fn traits(&self) -> Traits {
+        // Every GPU of this compute capability has 114 multiprocessors or more.
         Traits::WIDE_GPU
     }
 
@@ -220,12 +221,12 @@ impl Backend for Cuda {
         let (list, areas) = (self.list(plan)?, areas(states));
         let launches = self.launches(&list, &areas)?;
         let mark = || Event::timed(&self.context, &self.stream).map_err(refused("a point in time"));
+        let start = |launch: &Launch| launch.start(&self.stream).map_err(|message| fault(launches.len(), message));
         let mut marks = vec![mark()?];
-        for launch in &launches {
-            launch.start(&self.stream).map_err(|message| fault(launches.len(), message))?;
-            marks.push(mark()?);
-        }
-        self.stream.wait().map_err(|message| fault(launches.len(), message))?;
+        let started = launches.iter().try_for_each(|launch| start(launch).and_then(|()| Ok(marks.push(mark()?))));
+        // Also after an error: what was started uses the states.
+        let ended = self.stream.wait().map_err(|message| fault(launches.len(), message));
+        started.and(ended)?;
         let mut seconds = vec![0.0; plan.dispatches.len()];
         for ((_, encoded), marks) in list.dispatches().zip(marks.windows(2)) {
             seconds[encoded.dispatch] =
