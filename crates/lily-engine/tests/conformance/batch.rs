@@ -89,8 +89,9 @@ pub fn matvec_add_rows(device: &dyn Runs) {
 }
 
 pub fn merge_matvec_add_rows(device: &dyn Runs) {
-    for (rows, format, head_dim) in [(2, Q4, 64), (5, Q8, 128), (8, Q4, 256)] {
-        let (blocks, heads) = (3, 4);
+    // Fewer blocks than are merged at a time, and more.
+    for (rows, format, head_dim, blocks) in [(2, Q4, 64, 3), (5, Q8, 128, 6), (8, Q4, 256, 9)] {
+        let heads = 4;
         let dims = |rows| AttentionDims { rows, heads, kv_heads: 1, head_dim, rotary_dim: 16, eps: 1e-6 };
         let mut c = Case::new(42);
         let (cols, partial_bytes) = (heads * head_dim, dims(1).partial_bytes(blocks) as u32);
