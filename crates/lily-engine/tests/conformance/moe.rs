@@ -210,12 +210,12 @@ fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 5] {
 
 /// Gate and up of a decode step, fused and as products with the same buffers; a [`Case`] for each shape and kind of logits.
 pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, String)> {
-    // The last shapes have rows longer than what a GPU stages at a time, and as many experts as it takes.
+    // Among them as many experts as a GPU takes, and rows longer than what it stages at a time.
     let shapes =
-        [(11, 3, 128, 96, 64), (5, 1, 256, 33, 40), (300, 16, 128, 8, 3), (7, 2, 2176, 35, 32), (512, 8, 128, 8, 8)];
-    let formats = [[Q4, Q4, Q4], [Q8, Q4, PLAIN], [PLAIN, Q8, Q8], [Q4, RARE[5], Q4], [RARE[0], RARE[3], RARE[8]]];
-    let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).map(move |kind| (pair, kind)));
-    let each = each.chain([((shapes[4], formats[4]), 4)]);
+        [(512, 8, 128, 8, 8), (7, 2, 2176, 35, 32), (300, 16, 128, 8, 3), (11, 3, 128, 96, 64), (5, 1, 256, 33, 40)];
+    let formats = [[RARE[0], RARE[3], RARE[8]], [Q4, RARE[5], Q4], [PLAIN, Q8, Q8], [Q4, Q4, Q4], [Q8, Q4, PLAIN]];
+    let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).rev().map(move |kind| (pair, kind)));
+    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(each);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
 }
 
