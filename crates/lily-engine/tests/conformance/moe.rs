@@ -47,13 +47,22 @@ pub fn router_and_router_step(device: &dyn Runs) {
     }
 }
 
-fn choose(device: &dyn Runs, dims: MoeDims, levels: Option<u32>) {
+/// Logits of a router for a [`choose`].
+#[derive(Clone, Copy, Debug)]
+enum Logits {
+    /// Between minus and plus this.
+    Upto(f32),
+    /// So many different values: ties everywhere.
+    Levels(u32),
+}
+
+fn choose(device: &dyn Runs, dims: MoeDims, logits: Logits) {
     let mut c = Case::new(18);
     let count = dims.rows * dims.experts;
-    let logits = match levels {
-        None => c.f32(count, -4.0, 4.0),
-        // Few different values: ties everywhere.
-        Some(levels) => {
+    let label = format!("{logits:?}, {dims:?}");
+    let logits = match logits {
+        Logits::Upto(most) => c.f32(count, -most, most),
+        Logits::Levels(levels) => {
             let values: Vec<f32> = (0..count).map(|_| (c.next() % levels) as f32).collect();
             c.bytes(bytemuck::cast_slice(&values).to_vec())
         }
@@ -61,7 +70,7 @@ fn choose(device: &dyn Runs, dims: MoeDims, levels: Option<u32>) {
     let assignments = dims.assignments() as u32;
     let (experts, scores) = (c.poison(4 * assignments), c.poison(4 * assignments));
     let kernel = Route { args: RouteArgs { dims }, logits, experts, scores };
-    c.check(kernel.dispatch(), &format!("{levels:?}, {dims:?}"), device);
+    c.check(kernel.dispatch(), &label, device);
 }
 
 fn group(device: &dyn Runs, dims: MoeDims, tile_rows: u32, skewed: bool) {
@@ -84,13 +93,14 @@ fn group(device: &dyn Runs, dims: MoeDims, tile_rows: u32, skewed: bool) {
 
 pub fn route_and_group_rows(device: &dyn Runs) {
     for rows in MANY_ROWS {
-        choose(device, moe_dims(rows), if rows % 4 == 3 { Some(3) } else { None });
+        choose(device, moe_dims(rows), if rows % 4 == 3 { Logits::Levels(3) } else { Logits::Upto(4.0) });
         group(device, moe_dims(rows), [16, 32, 64][rows as usize % 3], rows % 2 == 0);
     }
     for (experts, top_k) in [(1, 1), (31, 16), (33, 8), (256, 8), (512, 10)] {
         let dims = MoeDims { experts, top_k, ..moe_dims(41) };
-        choose(device, dims, Some(4));
-        choose(device, dims, None);
+        [Logits::Levels(4), Logits::Upto(4.0), Logits::Upto(1e30)]
+            .into_iter()
+            .for_each(|logits| choose(device, dims, logits));
         [true, false].into_iter().for_each(|skewed| group(device, dims, 16, skewed));
     }
 }
