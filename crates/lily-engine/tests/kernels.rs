@@ -21,10 +21,6 @@ impl Runs for InstructionSets {
         };
         Isa::supported().map(way).collect()
     }
-
-    fn head_multiple(&self) -> u32 {
-        16
-    }
 }
 
 common_cases!(InstructionSets);

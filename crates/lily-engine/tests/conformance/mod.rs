@@ -183,11 +183,6 @@ pub trait Runs {
     fn agree(&self) -> bool {
         false
     }
-
-    /// What sizes of heads are multiples of.
-    fn head_multiple(&self) -> u32 {
-        1
-    }
 }
 
 /// A checkpoint, for backends that want one; the cases use none of its weights.
