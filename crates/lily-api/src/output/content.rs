@@ -35,6 +35,11 @@ impl ContentStage {
         self.last.is_none_or(|last| last == '\n')
     }
 
+    /// Bytes that came in and have not left.
+    pub fn held(&self) -> usize {
+        self.inside + self.space.len()
+    }
+
     /// Index of the stop string that ended the text.
     pub fn stopped(&self) -> Option<usize> {
         self.stop.stopped()

@@ -227,7 +227,7 @@ impl OutputParser {
         let before = self.held.len();
         let used = drain_certain(&self.bytes, &mut self.held);
         self.bytes.drain(..used);
-        self.queue.arrived(logprob, self.held.len() - before, !self.bytes.is_empty());
+        self.queue.arrived(logprob, &self.held[before..], !self.bytes.is_empty());
         self.settled = out.len();
         self.advance(false, out);
     }
@@ -238,7 +238,7 @@ impl OutputParser {
         if !self.bytes.is_empty() {
             self.bytes.clear();
             self.held.push(char::REPLACEMENT_CHARACTER);
-            self.queue.arrived(None, char::REPLACEMENT_CHARACTER.len_utf8(), false);
+            self.queue.arrived(None, char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 4]), false);
         }
         self.advance(true, out);
         if !matches!(self.phase, Phase::Stopped) {

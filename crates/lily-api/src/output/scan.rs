@@ -292,7 +292,7 @@ impl OutputParser {
 
     /// Uses text that the client does not see.
     fn swallow(&mut self, bytes: usize, channel: Channel) -> Option<usize> {
-        self.queue.resolve(bytes, channel, false);
+        self.queue.swallow(self.stage.held(), bytes, channel);
         Some(bytes)
     }
 }

@@ -377,16 +377,26 @@ fn lists_and_objects_stream_while_they_are_written() {
     assert_eq!(push("</parameter>\n</function>\n</tool_call>"), "}");
 }
 
-/// Tokens with their channels, in order, as a client gets them.
-fn tokens(parser: &OutputParser, texts: &[&[u8]]) -> Vec<(Channel, Vec<u8>)> {
+/// Tokens with their channels, in order, as a client gets them: which of the texts they are.
+fn reported(parser: &OutputParser, texts: &[&[u8]]) -> Vec<(Channel, usize)> {
     let mut parser = parser.clone();
     let mut out = Vec::new();
-    for text in texts {
-        let token = TokenLogprob { bytes: text.to_vec(), logprob: -1.0, top: Vec::new() };
+    for (number, text) in texts.iter().enumerate() {
+        let token = TokenLogprob { bytes: text.to_vec(), logprob: number as f32, top: Vec::new() };
         parser.push(text, Some(token), &mut out);
     }
     parser.finish(&mut out);
-    out.into_iter().flat_map(|piece| piece.tokens).map(|(channel, token)| (channel, token.bytes)).collect()
+    let tokens = out.into_iter().flat_map(|piece| piece.tokens);
+    let number = |(channel, token): (Channel, TokenLogprob)| {
+        let number = token.logprob as usize;
+        assert_eq!(token.bytes, texts[number]);
+        (channel, number)
+    };
+    tokens.map(number).collect()
+}
+
+fn tokens(parser: &OutputParser, texts: &[&[u8]]) -> Vec<(Channel, Vec<u8>)> {
+    reported(parser, texts).into_iter().map(|(channel, number)| (channel, texts[number].to_vec())).collect()
 }
 
 #[test]
@@ -500,12 +510,34 @@ pub(crate) fn laws(text: &[u8], cuts: &[usize], inside: bool, tools: bool) {
     let content: String =
         whole.iter().filter_map(|b| if let Block::Content(text) = b { Some(text.as_str()) } else { None }).collect();
     assert!(!content.contains("STOP"));
-    // Every token is reported once at most, in order; and exactly the answer's bytes are under its name.
+    token_laws(&parser, text, cuts, &content);
+}
+
+/// Every token is reported once at most, in order; and exactly the answer's bytes are under its name.
+fn token_laws(parser: &OutputParser, text: &[u8], cuts: &[usize], content: &str) {
     let pieces = cut(text, cuts);
-    let reported = tokens(&parser, &pieces);
-    let mut rest = pieces.iter();
-    for (_, token) in &reported {
-        assert!(rest.any(|piece| *piece == token.as_slice()), "{token:?} twice or out of order");
+    let whole = reported(parser, &pieces);
+    assert!(whole.is_sorted_by(|a, b| a.1 < b.1), "twice or out of order: {whole:?}");
+    // What is no text is shown as another character.
+    if std::str::from_utf8(text).is_err() {
+        return;
+    }
+    let single: Vec<&[u8]> = text.chunks(1).collect();
+    let answer: Vec<usize> = reported(parser, &single)
+        .into_iter()
+        .filter(|(channel, _)| *channel == Channel::Content)
+        .map(|(_, at)| at)
+        .collect();
+    let bytes: Vec<u8> = answer.iter().map(|at| text[*at]).collect();
+    assert_eq!(String::from_utf8_lossy(&bytes), content, "token by byte");
+    // Tokens of several bytes: all of the answer is reported, and under its name nothing that has none of it.
+    let mut start = 0;
+    for (number, piece) in pieces.iter().enumerate() {
+        let some = answer.iter().any(|at| (start..start + piece.len()).contains(at));
+        let channel = whole.iter().find(|token| token.1 == number).map(|token| token.0);
+        assert!(!some || channel.is_some(), "{piece:?} has some of the answer and is not reported");
+        assert!(some || piece.is_empty() || channel != Some(Channel::Content), "{piece:?} is none of the answer's");
+        start += piece.len();
     }
 }
 

@@ -8,9 +8,13 @@ use std::collections::VecDeque;
 
 use super::{Channel, TokenLogprob};
 
+/// An end that is not known yet.
+const OPEN: usize = usize::MAX;
+
 #[derive(Clone, Debug)]
 struct Waiting {
-    /// Where its text starts and ends, in bytes of all decoded text.
+    /// Where its text starts and ends, in bytes of all decoded text. It starts no later than here; the end is [`OPEN`] while
+    /// its last character is incomplete.
     start: usize,
     end: usize,
     /// None once it has been handed out.
@@ -21,33 +25,62 @@ struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TokenQueue {
     waiting: VecDeque<Waiting>,
-    /// Tokens whose last character is incomplete; their end is not known yet.
-    open: Vec<(usize, TokenLogprob)>,
     /// Bytes of text decoded, and resolved.
     decoded: usize,
     resolved: usize,
+    /// Swallowed behind text that is not resolved yet: where it begins, how many bytes, whose.
+    aside: VecDeque<(usize, usize, Channel)>,
     /// Tokens that the next piece takes along.
     ready: Vec<(Channel, TokenLogprob)>,
 }
 
 impl TokenQueue {
-    /// A token arrived, and with it `text_bytes` of text became certain; `incomplete` bytes of a character are left over.
-    pub fn arrived(&mut self, token: Option<TokenLogprob>, text_bytes: usize, incomplete: bool) {
-        if let Some(token) = token {
-            self.open.push((self.decoded, token));
+    /// A token arrived, and with it `text` became certain; if `incomplete`, a part of a character is left over.
+    pub fn arrived(&mut self, token: Option<TokenLogprob>, text: &str, incomplete: bool) {
+        // Without a token there are no others either.
+        self.waiting.extend(token.map(|token| Waiting { start: self.decoded, end: OPEN, token: Some(token) }));
+        let character = self.decoded + text.chars().next().map_or(0, char::len_utf8);
+        self.decoded += text.len();
+        if incomplete && text.is_empty() {
+            return;
         }
-        self.decoded += text_bytes;
-        // All but the latest end with the text that has just become certain, and so does that where no character is open.
-        let closed = if incomplete { self.open.len().saturating_sub(1) } else { self.open.len() };
-        let closed = if text_bytes == 0 && incomplete { 0 } else { closed };
-        for (start, token) in self.open.drain(..closed) {
-            self.waiting.push_back(Waiting { start, end: self.decoded, token: Some(token) });
+        // The latest ends with the text, unless it left a character open; those before it with the one that they left open.
+        let first = self.waiting.partition_point(|waiting| waiting.end < OPEN);
+        let mut open = self.waiting.range_mut(first..).rev();
+        if let Some(latest) = open.next()
+            && !incomplete
+        {
+            latest.end = self.decoded;
         }
-        // The latest starts no later than the open character does.
+        open.for_each(|waiting| waiting.end = character);
     }
 
-    /// The next `bytes` of text belong to `channel`; `shown` if the client sees them.
-    pub fn resolve(&mut self, bytes: usize, channel: Channel, shown: bool) {
+    /// The next `bytes` of text, but for those that were swallowed before, belong to `channel`; `shown` if the client sees them.
+    pub fn resolve(&mut self, mut bytes: usize, channel: Channel, shown: bool) {
+        while let Some(&(at, length, aside)) = self.aside.front()
+            && at <= self.resolved + bytes
+        {
+            self.aside.pop_front();
+            bytes -= at - self.resolved;
+            self.advance(at - self.resolved, channel, shown);
+            self.advance(length, aside, false);
+        }
+        self.advance(bytes, channel, shown);
+    }
+
+    /// Nobody sees the `bytes` of text that come after the next `held`, which are somebody else's.
+    pub fn swallow(&mut self, held: usize, bytes: usize, channel: Channel) {
+        if held == 0 {
+            return self.resolve(bytes, channel, false);
+        }
+        let aside: usize = self.aside.iter().map(|(_, bytes, _)| bytes).sum();
+        self.aside.push_back((self.resolved + held + aside, bytes, channel));
+    }
+
+    fn advance(&mut self, bytes: usize, channel: Channel, shown: bool) {
+        if bytes == 0 && shown {
+            return;
+        }
         self.resolved += bytes;
         for waiting in &mut self.waiting {
             // A token without text goes with the text around it.
