@@ -36,6 +36,16 @@ pub(crate) const SAMPLING: &[Field] = &[
     only("ignore_eos", &["false"], "answers end when the model ends them"),
     only("bad_words", &["[]"], "words cannot be banned; use logit_bias"),
     only("use_beam_search", &["false"], "there is no beam search"),
+    only("length_penalty", &["1"], "there is no beam search"),
+    only("allowed_token_ids", &[], "tokens cannot be named; use a grammar, or logit_bias"),
+    only("include_stop_str_in_output", &["false"], "stop strings are not in answers"),
+    only("n_predict", &["-1"], "this API has another name for the most tokens"),
+];
+
+/// What would make another prompt of a conversation.
+pub(crate) const TEMPLATE: &[Field] = &[
+    only("chat_template", &[], "prompts are made with the model's own template"),
+    only("documents", &["[]"], "put their text into a message"),
 ];
 
 /// What OpenAI's APIs have and no answer depends on.
@@ -161,6 +171,10 @@ pub(crate) const STRUCTURE: &[Field] = &[
     read("json_schema", Kind::Object, "another form of response_format: a JSON schema"),
     read("grammar", Kind::Text, "a grammar in Lark's notation that the answer must follow"),
     read("structured_outputs", Kind::Object, "one of json, json_object, regex, choice, grammar"),
+    only("guided_json", &[], "use structured_outputs.json"),
+    only("guided_regex", &[], "use structured_outputs.regex"),
+    only("guided_choice", &[], "use structured_outputs.choice"),
+    only("guided_grammar", &[], "use structured_outputs.grammar"),
 ];
 
 /// Reads [`STRUCTURE`] and `response_format`, of which one at most may be given.

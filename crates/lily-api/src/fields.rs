@@ -180,11 +180,8 @@ fn check_field(field: &Field, value: &Value, place: String) -> Result<(), ApiErr
             if values.iter().any(same) {
                 return Ok(());
             }
-            let message = format!(
-                "`{place}` cannot be honoured: {}. Leave it out, or send {}.",
-                field.about,
-                values.join(" or ")
-            );
+            let instead = if values.is_empty() { String::new() } else { format!(", or send {}", values.join(" or ")) };
+            let message = format!("`{place}` cannot be honoured: {}. Leave it out{instead}.", field.about);
             return Err(ApiError::unsupported(place, message));
         }
         Handling::Read => {}

@@ -34,7 +34,7 @@ pub struct Request {
     pub stream: bool,
     /// End the stream with the token counts.
     pub include_usage: bool,
-    /// Conversations with the same key are likely to share a prefix.
+    /// Whose finished session a request that goes on from none may take over.
     pub cache_key: Option<String>,
     /// The client carries reasoning from answer to answer in a field of its own.
     pub carry_reasoning: bool,

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, THINKING, TOKENS_MAX, TOP_LOGPROBS_MAX};
+use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TEMPLATE, THINKING, TOKENS_MAX, TOP_LOGPROBS_MAX};
 use crate::conversation::{
     add_tool, allowed_choice, arguments, named_choice, part_text, reasoned_message, settle_system, take_prefill,
     tool_call, tool_message, word_choice,
@@ -29,7 +29,11 @@ pub(crate) const FIELDS: &[Field] = &[
     read("response_format", Kind::Object, "text, json_object, json_schema or grammar"),
     read("stream", Kind::Bool, "answer with server-sent events"),
     read("stream_options", Kind::Object, "include_usage: end the stream with token counts"),
-    read("prompt_cache_key", Kind::Text, "conversations with the same key share a prefix"),
+    read(
+        "prompt_cache_key",
+        Kind::Text,
+        "which finished session a new prompt takes over; prefixes are found without it",
+    ),
     read("continue_final_message", Kind::Bool, "whether a trailing assistant message is continued; true unless said"),
     ignored("add_generation_prompt", "follows from the last message"),
     ignored("verbosity", "say in words how long an answer should be"),
@@ -46,7 +50,7 @@ pub(crate) const FIELDS: &[Field] = &[
 ];
 
 /// All tables of chat completions.
-pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, THINKING, STRUCTURE, HARMLESS];
+pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, THINKING, STRUCTURE, TEMPLATE, HARMLESS];
 
 /// Parses a body.
 ///

@@ -19,7 +19,12 @@ pub(crate) const FIELDS: &[Field] = &[
     read("response_format", Kind::Object, "json_object, json_schema or grammar"),
     read("stream", Kind::Bool, "answer with server-sent events"),
     read("stream_options", Kind::Object, "include_usage: end the stream with token counts"),
-    read("prompt_cache_key", Kind::Text, "prompts with the same key share a prefix"),
+    read(
+        "prompt_cache_key",
+        Kind::Text,
+        "which finished session a new prompt takes over; prefixes are found without it",
+    ),
+    only("top_logprobs", &["0"], "logprobs is the number of alternatives"),
     only("n", &["1"], "one answer is generated per request"),
     only("best_of", &["1"], "one answer is generated per request"),
     only("suffix", &["\"\""], "put the model's own fill-in-the-middle tokens into the prompt"),

@@ -10,7 +10,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::common::{self, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX};
+use crate::common::{self, SAMPLING, STOPS_MAX, STRUCTURE, TEMPLATE, TOKENS_MAX};
 use crate::conversation::{
     REMINDER, add_tool, append_text, named_choice, reasoned_message, settle_system, take_prefill, tool_call,
     tool_message, unreadable, word_choice,
@@ -32,7 +32,11 @@ pub(crate) const FIELDS: &[Field] = &[
     read("output_config", Kind::Object, "effort: as reasoning_effort; format: a JSON schema"),
     read("output_format", Kind::Object, "a JSON schema"),
     read("stream", Kind::Bool, "answer with server-sent events"),
-    read("metadata", Kind::Object, "user_id: conversations with the same one share a prefix"),
+    read(
+        "metadata",
+        Kind::Object,
+        "user_id: which finished session a new prompt takes over; prefixes are found without it",
+    ),
     read("enable_thinking", Kind::Bool, "whether to think before answering"),
     read("chat_template_kwargs", Kind::Object, "variables of the chat template, such as enable_thinking"),
     ignored("betas", "what the client would like to try"),
@@ -43,10 +47,12 @@ pub(crate) const FIELDS: &[Field] = &[
     ignored("inference_geo", "it runs here"),
     only("container", &[], "there are no containers"),
     only("mcp_servers", &["[]"], "tools are called by the client"),
+    only("logprobs", &["false"], "this API has no log-probabilities"),
+    only("top_logprobs", &["0"], "this API has no log-probabilities"),
 ];
 
 /// All tables of Messages.
-pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, STRUCTURE];
+pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, STRUCTURE, TEMPLATE];
 
 /// What the volatile line of Claude Code's system text begins with.
 const BILLING: &str = "x-anthropic-billing-header:";

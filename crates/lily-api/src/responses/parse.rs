@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::items;
-use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TOKENS_MAX, TOP_LOGPROBS_MAX};
+use crate::common::{self, HARMLESS, SAMPLING, STOPS_MAX, STRUCTURE, TEMPLATE, TOKENS_MAX, TOP_LOGPROBS_MAX};
 use crate::conversation::{add_tool, allowed_choice, named_choice, settle_system, take_prefill, word_choice};
 use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, ignored, missing, only, read, text_at, wrong};
@@ -27,7 +27,11 @@ pub(crate) const FIELDS: &[Field] = &[
     read("top_logprobs", Kind::Integer(0, TOP_LOGPROBS_MAX), "alternatives per token"),
     read("stop", Kind::Texts(STOPS_MAX), "strings that end the answer"),
     read("stream", Kind::Bool, "answer with server-sent events"),
-    read("prompt_cache_key", Kind::Text, "conversations with the same key share a prefix"),
+    read(
+        "prompt_cache_key",
+        Kind::Text,
+        "which finished session a new prompt takes over; prefixes are found without it",
+    ),
     read("reasoning", Kind::Object, "effort; summary: show the thinking as its own summary; max_tokens, enabled"),
     read("enable_thinking", Kind::Bool, "whether to think before answering"),
     read("thinking_budget", Kind::Integer(-1, TOKENS_MAX), "most tokens of thinking; 0 turns it off, -1 is no bound"),
@@ -41,10 +45,14 @@ pub(crate) const FIELDS: &[Field] = &[
     only("prompt", &[], "prompt templates are not stored; send `input`"),
     only("background", &["false"], "responses are not stored; wait for the answer, or stream it"),
     only("n", &["1"], "one answer is generated per request"),
+    only("logprobs", &["false"], "ask with message.output_text.logprobs in include"),
 ];
 
 /// All tables of Responses.
-pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, STRUCTURE, HARMLESS];
+pub(crate) const TABLES: &[&[Field]] = &[FIELDS, SAMPLING, STRUCTURE, TEMPLATE, HARMLESS];
+
+/// What asks for log-probabilities.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// What a response repeats of its request.
 const ECHOED: [&str; 14] = [
@@ -88,7 +96,13 @@ pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
     let prefill = take_prefill(&mut messages);
     let includes =
         |name: &str| body.get("include").and_then(Value::as_array).is_some_and(|i| i.iter().any(|v| v == name));
-    let wants_logprobs = includes("message.output_text.logprobs");
+    let wants_logprobs = includes(LOGPROBS);
+    if !wants_logprobs && body.count("top_logprobs").is_some_and(|top| top > 0) {
+        return Err(ApiError::field(
+            "top_logprobs",
+            format!("`top_logprobs` needs `{LOGPROBS}` in `include` beside it."),
+        ));
+    }
     Ok(Request {
         api: Api::Responses,
         model: body.text("model").unwrap_or_default().to_owned(),

@@ -29,11 +29,51 @@ fn the_fields_in_the_docs_are_those_of_the_parsers() {
     }
 }
 
+/// The reports that must have a row with tests.
+const REPORTS: [&str; 20] = [
+    "ml-explore/mlx-lm#980",
+    "ggml-org/llama.cpp#20225",
+    "QwenLM/Qwen3.8#48",
+    "ml-explore/mlx-lm#883",
+    "anthropics/claude-code#68900",
+    "ml-explore/mlx-lm#965",
+    "raullenchai/Rapid-MLX#171",
+    "vllm-project/vllm PR #35687",
+    "ollama/ollama#16383",
+    "scouzi1966/maclocal-api#38",
+    "raullenchai/Rapid-MLX#973",
+    "vllm-project/vllm#41114",
+    "lmstudio-ai/lmstudio-bug-tracker#1990",
+    "waybarrios/vllm-mlx PR #109",
+    "SharpAI/SwiftLM#126",
+    "cubist38/mlx-openai-server#269",
+    "lmstudio-ai/lmstudio-bug-tracker#1773",
+    "ml-explore/mlx-lm#1245",
+    "sgl-project/sglang PR #32279",
+    "ollama/ollama#15865",
+];
+
+fn field_reports() -> String {
+    let text = std::fs::read_to_string(root().join("docs/api.md")).unwrap();
+    text.split("## Field reports").nth(1).expect("a table of field reports").to_owned()
+}
+
+#[test]
+fn every_field_report_has_its_row() {
+    let table = field_reports();
+    // The first column of the rows that name a test in their last.
+    let tested = |line: &&str| line.rsplit(" | ").next().is_some_and(|tests| tests.contains('`'));
+    let rows = table.lines().filter(tested).filter_map(|line| line.split(" | ").next());
+    let reports: Vec<&str> = rows.flat_map(|row| row.trim_start_matches("| ").split(", ")).collect();
+    for report in REPORTS {
+        assert!(reports.contains(&report), "docs/api.md has no test for {report}");
+    }
+}
+
 /// Every test that the table of field reports names exists.
 #[test]
 fn tests_named_in_the_docs_exist() {
-    let text = std::fs::read_to_string(root().join("docs/api.md")).unwrap();
-    let table = text.split("## Field reports").nth(1).expect("a table of field reports");
+    let table = field_reports();
     let mut sources = String::new();
     for directory in ["crates", "xtask", "tests"] {
         read(&root().join(directory), &mut sources);

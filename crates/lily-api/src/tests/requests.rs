@@ -313,6 +313,11 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (Api::Chat, "top_logprobs", json!(21), "top_logprobs"),
         (Api::Chat, "stop", json!(["a", ""]), "stop[1]"),
         (Api::Chat, "logit_bias", json!({"hello": 1}), "logit_bias.hello"),
+        (Api::Completions, "top_logprobs", json!(3), "top_logprobs"),
+        (Api::Responses, "top_logprobs", json!(3), "top_logprobs"),
+        (Api::Responses, "logprobs", json!(true), "logprobs"),
+        (Api::Messages, "logprobs", json!(true), "logprobs"),
+        (Api::Messages, "top_logprobs", json!(3), "top_logprobs"),
         (
             Api::Chat,
             "tool_choice",
@@ -365,6 +370,32 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     }
     for text in ["", "{", "[]", "null", "5", "{\"messages\": }"] {
         assert_eq!(parse(Api::Chat, text.as_bytes()).unwrap_err().status, 400, "{text}");
+    }
+}
+
+/// What other servers honour, and where there is one, the value that asks for nothing.
+#[test]
+fn what_other_servers_take_is_refused_by_name() {
+    let everywhere = [
+        ("guided_json", json!({"type": "object"}), Value::Null),
+        ("guided_regex", json!("a+"), Value::Null),
+        ("guided_choice", json!(["a", "b"]), Value::Null),
+        ("guided_grammar", json!("start: \"a\""), Value::Null),
+        ("allowed_token_ids", json!([5]), Value::Null),
+        ("include_stop_str_in_output", json!(true), json!(false)),
+        ("length_penalty", json!(1.2), json!(1.0)),
+        ("n_predict", json!(5), json!(-1)),
+    ];
+    let chats =
+        [("chat_template", json!("{{ messages }}"), Value::Null), ("documents", json!([{"text": "x"}]), json!([]))];
+    for api in APIS {
+        let chats = if api == Api::Completions { &[][..] } else { &chats };
+        for (name, value, nothing) in everywhere.iter().chain(chats) {
+            let error = refusal(api, &with(api, name, value.clone()));
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(*name)), "{api:?}: {error}");
+            assert!(!error.message.contains("send ."), "{error}");
+            assert_eq!(request(api, &with(api, name, nothing.clone())), request(api, &body(api)), "{api:?}: {name}");
+        }
     }
 }
 
