@@ -169,6 +169,33 @@ fn it_explains_where_prompts_part() {
 }
 
 #[test]
+fn it_explains_which_message_of_a_conversation_differs() {
+    const SAID: [(&str, &str); 5] =
+        [("system", "Brief."), ("user", "Red?"), ("assistant", "Yes."), ("user", "Blue?"), ("user", "Green?")];
+    let conversation = |changed: Option<usize>| {
+        let message = |(i, (role, text)): (usize, &(&str, &str))| {
+            let text = if Some(i) == changed { "Zebras." } else { text };
+            format!(r#"{{"role": "{role}", "content": "{text}"}}"#)
+        };
+        let messages: Vec<String> = SAID.iter().enumerate().map(message).collect();
+        format!(r#"{{"messages": [{}], "max_tokens": 1}}"#, messages.join(", "))
+    };
+    let server = Served::start(&["--explain-cache"]);
+    server.ask(CHAT, &conversation(None));
+    for changed in [3, 2, 0] {
+        server.ask(CHAT, &conversation(Some(changed)));
+    }
+    server.signal("TERM");
+    let (_, said) = server.end();
+    let explained: Vec<&str> = said.lines().filter(|line| line.contains("prompt tokens reused")).collect();
+    let parted = ["", "in message 4 (user)", "in message 3 (assistant)", "in message 1 (system)"];
+    assert_eq!(explained.len(), parted.len(), "{said}");
+    for (line, parted) in explained.iter().zip(parted) {
+        assert!(line.contains(parted) && line.contains(", in message ") != parted.is_empty(), "{parted}: {line}");
+    }
+}
+
+#[test]
 fn remembered_prompts_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().to_str().unwrap();
