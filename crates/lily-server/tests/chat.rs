@@ -151,7 +151,7 @@ fn logprobs_have_the_bytes_of_the_text() {
             list.iter().flat_map(|t| t["bytes"].as_array().unwrap()).map(|b| b.as_u64().unwrap() as u8).collect()
         };
         let text = content(&whole);
-        assert!(String::from_utf8(bytes(&list)).unwrap().contains(&text), "{more}: {list:?}");
+        assert_eq!(String::from_utf8(bytes(&list)).unwrap(), text, "{more}: {list:?}");
         for token in &list {
             assert!(token["logprob"].as_f64().unwrap() <= 0.0);
             let top = token["top_logprobs"].as_array().unwrap();
