@@ -223,7 +223,11 @@ impl Backend for Cuda {
         let mark = || Event::timed(&self.context, &self.stream).map_err(refused("a point in time"));
         let start = |launch: &Launch| launch.start(&self.stream).map_err(|message| fault(launches.len(), message));
         let mut marks = vec![mark()?];
-        let started = launches.iter().try_for_each(|launch| start(launch).and_then(|()| Ok(marks.push(mark()?))));
+        let started = launches.iter().try_for_each(|launch| {
+            start(launch)?;
+            marks.push(mark()?);
+            Ok(())
+        });
         // Also after an error: what was started uses the states.
         let ended = self.stream.wait().map_err(|message| fault(launches.len(), message));
         started.and(ended)?;
