@@ -1,6 +1,6 @@
 //! The application: what all requests share, and the table of routes.
 
-use crate::body;
+use crate::body::{self, Budget};
 use crate::guard;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
@@ -32,6 +32,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) ids: Ids,
     pub(crate) pace: Pace,
+    /// What bodies of requests may hold.
+    pub(crate) bodies: Arc<Budget>,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     model: OnceLock<ServedModel>,
@@ -41,6 +43,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(options: ServerOptions) -> Self {
         Self {
+            bodies: Budget::new(options.limits.bodies_bytes),
             options,
             metrics: Metrics::new(),
             ids: Ids::default(),
@@ -84,7 +87,8 @@ impl App {
     }
 }
 
-fn unavailable(what: &str, code: &'static str) -> ApiError {
+/// The error where there is no place for a request now.
+pub(crate) fn unavailable(what: &str, code: &'static str) -> ApiError {
     let message = format!("{what}; try again in {COME_BACK_SECONDS} s.");
     let error = ApiError::new(ErrorKind::Unavailable, message);
     ApiError { code: Some(code), retry_after: Some(COME_BACK_SECONDS), ..error }

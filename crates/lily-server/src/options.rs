@@ -32,6 +32,8 @@ pub struct ServerOptions {
 pub struct Limits {
     /// Longest request body, in bytes.
     pub body_bytes: usize,
+    /// Bytes that the bodies of all requests may hold together, from when they come until they are parsed.
+    pub bodies_bytes: usize,
     /// Time for the head of a request, and for the next one on an idle connection.
     pub head_time: Duration,
     /// Time for the body of a request.
@@ -55,6 +57,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 64 << 20,
+            bodies_bytes: 256 << 20,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),

@@ -36,8 +36,28 @@ impl Pace {
     }
 }
 
+/// Refuses a request that would have no place in the queue, before any work goes into it. The body has come by then:
+/// a connection with an unread one would have to be closed, and its client might not see why.
+///
+/// # Errors
+/// The queue is full.
+pub(crate) fn if_full(app: &App, model: &ServedModel) -> Result<(), ApiError> {
+    let status = model.scheduler.status();
+    if status.waiting < status.queue_limit {
+        return Ok(());
+    }
+    Err(submit(app, model, &Refused::QueueFull { waiting: status.waiting, limit: status.queue_limit }))
+}
+
+/// The error for a refusal, which is counted.
+pub(crate) fn submit(app: &App, model: &ServedModel, refused: &Refused) -> ApiError {
+    let (error, reason) = told(app, model, refused);
+    app.metrics.refused(reason);
+    error
+}
+
 /// The error for a refusal, and the word for it in the figures.
-pub(crate) fn submit(app: &App, model: &ServedModel, refused: &Refused) -> (ApiError, &'static str) {
+fn told(app: &App, model: &ServedModel, refused: &Refused) -> (ApiError, &'static str) {
     let message = || format!("The request cannot be computed: {refused}.");
     match refused {
         Refused::QueueFull { waiting, limit } => {

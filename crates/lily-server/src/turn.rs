@@ -63,11 +63,7 @@ pub(crate) fn start(app: &Arc<App>, prepared: Prepared, logprobs: bool, request_
     let model = app.model_for_work()?;
     match model.scheduler.submit(job, Box::new(move |event| reader.take(event))) {
         Ok(id) => Ok(Turn { app: Arc::clone(app), id, messages }),
-        Err(refused) => {
-            let (error, reason) = crate::refused::submit(app, model, &refused);
-            app.metrics.refused(reason);
-            Err(error)
-        }
+        Err(refused) => Err(crate::refused::submit(app, model, &refused)),
     }
 }
 

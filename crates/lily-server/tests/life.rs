@@ -2,19 +2,11 @@
 
 mod common;
 
-use common::{Events, Running, Setup, chat, endless, with};
+use common::{Setup, busy, chat, endless, with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(5);
-
-/// An endless answer of which a token has come: it is being computed.
-fn busy(server: &Running) -> Events {
-    let mut events = server.stream("/v1/chat/completions", &endless());
-    let said = |data: &str| data.contains("\"content\":\"") && !data.contains("\"content\":\"\"");
-    assert!(events.any(|(_, data)| said(&data)));
-    events
-}
 
 #[test]
 fn a_client_that_leaves_ends_its_answer() {
@@ -75,6 +67,28 @@ fn a_full_queue_tells_clients_to_come_back() {
         .filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
         .collect();
     assert!(text.contains('4'), "the one that waited is answered: {text}");
+}
+
+/// A request that has no place is refused for that, whatever it asks: nothing of it was looked at.
+#[test]
+fn a_full_queue_refuses_before_it_reads() {
+    let server = Setup { sessions: 1, queue: 1, ..Setup::default() }.start();
+    let _first = busy(&server);
+    let _second = server.stream("/v1/chat/completions", &chat("What is 2 + 2?"));
+    server.wait_for("lily_requests_waiting", 1.0, SOON);
+    let paths = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+    for path in paths {
+        let refused = server.connect().request("POST", path, &[], Some(b"{\"no JSON"));
+        assert_eq!(refused.status, 429, "{path}: {}", refused.text());
+        assert!(refused.header("retry-after").is_some() && refused.header("x-should-retry") == Some("true"));
+        let error = refused.json();
+        assert_eq!(error["error"]["type"], "rate_limit_error", "{path}");
+        assert_eq!(error["type"] == "error", path == "/v1/messages", "the shape of its API: {error}");
+        assert!(error["error"]["message"].as_str().unwrap().contains("1 requests are waiting and 1 may"), "{error}");
+    }
+    assert_eq!(server.figure("lily_requests_refused_total{reason=\"queue_full\"}"), paths.len() as f64);
+    // What needs no place in the queue is answered.
+    assert_eq!(server.post("/v1/messages/count_tokens", &chat("Hi")).status, 200);
 }
 
 #[test]

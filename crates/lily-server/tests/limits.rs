@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Setup, chat};
+use common::{Connection, Setup, chat};
 use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -61,6 +62,82 @@ fn slow_bodies_are_refused() {
     let answer = connection.head();
     assert_eq!(answer.status, 408);
     assert_eq!(answer.header("x-should-retry"), Some("false"));
+}
+
+/// Whether nothing has come from the server, not even the end.
+fn is_open(connection: &mut Connection) -> bool {
+    connection.socket.get_ref().set_nonblocking(true).unwrap();
+    let read = std::io::Read::read(connection.socket.get_mut(), &mut [0; 1]);
+    connection.socket.get_ref().set_nonblocking(false).unwrap();
+    read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn two_hundred_that_trickle_keep_nobody_waiting() {
+    let server = Setup::default().start();
+    let trickle = |number: usize| {
+        let mut connection = server.connect();
+        if number.is_multiple_of(2) {
+            connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-slow: ");
+        } else {
+            connection.ask("POST", "/v1/chat/completions", &[("content-length", "100000")], Some(b"{\"model\": \""));
+        }
+        connection
+    };
+    let mut slow: Vec<Connection> = (0..200).map(trickle).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                slow.iter_mut().for_each(|connection| connection.send(b"x"));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let answers: Vec<_> =
+            (0..5).map(|_| server.post("/v1/chat/completions", &chat("What is the capital of France?"))).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(answers.iter().all(|answer| answer.status == 200 && answer.text().contains("Paris")), "{answers:?}");
+    });
+    let open = slow.iter_mut().filter_map(|connection| is_open(connection).then_some(())).count();
+    assert_eq!(open, slow.len(), "the answers came while all of them were under way");
+}
+
+#[test]
+fn bodies_share_a_budget() {
+    let server = Setup::with(|o| o.limits.bodies_bytes = 10_000).start();
+    let post = || server.connect().request("POST", "/v1/messages", &[], Some(&[b'x'; 6000]));
+    let until = |status: u16| {
+        let start = Instant::now();
+        loop {
+            let answer = post();
+            if answer.status == status {
+                return answer;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{}", answer.text());
+        }
+    };
+    assert_eq!(post().status, 400, "it fits, and is no JSON");
+    // Who announces much has no more room than what has come.
+    let mut announced = server.connect();
+    announced.ask("POST", "/v1/messages", &[("content-length", "60000000")], Some(b"{"));
+    let mut held = server.connect();
+    held.ask("POST", "/v1/messages", &[("content-length", "6001")], Some(&[b'x'; 6000]));
+    let refused = until(503);
+    assert_eq!(refused.json()["error"]["type"], "overloaded_error");
+    assert!(refused.header("retry-after").is_some() && refused.header("x-should-retry") == Some("true"));
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("of the 10000 bytes"), "{message}");
+    let small = common::with(chat("Hi"), json!({"max_tokens": 1}));
+    assert_eq!(server.post("/v1/messages", &small).status, 200, "what fits is answered");
+    // One that has come to its end makes room, and so does one whose client leaves.
+    held.send(b"x");
+    assert_eq!(held.head().status, 400);
+    assert_eq!(post().status, 400);
+    let mut left = server.connect();
+    left.ask("POST", "/v1/messages", &[("content-length", "6001")], Some(&[b'x'; 6000]));
+    until(503);
+    drop(left);
+    until(400);
 }
 
 #[test]

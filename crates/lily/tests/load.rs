@@ -4,6 +4,7 @@
 mod common;
 
 use common::lily;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Child;
@@ -11,6 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// A number that decides which clients leave, and when; taken from the clock unless it is given.
+const SEED: &str = "LILY_LOAD_SEED";
 const STREAMS: usize = 200;
 const TOGETHER: usize = 50;
 /// Growth of the server's memory that is not a leak: allocators keep some.
@@ -75,14 +78,22 @@ struct Tally {
     first_token_ms: Mutex<Vec<u128>>,
 }
 
-/// One client: asks something of its own, and listens to the end or leaves after some lines.
-fn client(server: &Server, number: usize, tally: &Tally) {
-    let leaves_after = number.is_multiple_of(3).then_some(number % 17);
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    std::env::var(SEED).map_or(now.as_nanos() as u64 % 1_000_000, |seed| seed.parse().expect("a whole number"))
+}
+
+/// One client: asks something of its own, and listens to the end or, one of three, leaves after some lines.
+fn client(server: &Server, seed: u64, number: usize, tally: &Tally) {
+    let mut hash = DefaultHasher::new();
+    (seed, number).hash(&mut hash);
+    let drawn = hash.finish() as usize;
+    let leaves_after = drawn.is_multiple_of(3).then_some(drawn / 3 % 17);
     let body = format!(
         r#"{{"messages": [{{"role": "user", "content": "What is {} + {}?"}}], "stream": true, "max_tokens": {}, "seed": {number}}}"#,
         number % 90,
         number % 7,
-        4 + number % 9
+        4 + drawn / 51 % 9
     );
     let asked = Instant::now();
     let mut done = false;
@@ -105,7 +116,7 @@ fn client(server: &Server, number: usize, tally: &Tally) {
     panic!("client {number}: the stream ended without [DONE]");
 }
 
-fn wave(server: &Server, clients: usize) -> Tally {
+fn wave(server: &Server, seed: u64, clients: usize) -> Tally {
     let (tally, next) = (Tally::default(), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..TOGETHER.min(clients) {
@@ -115,7 +126,7 @@ fn wave(server: &Server, clients: usize) -> Tally {
                     if number >= clients {
                         return;
                     }
-                    client(server, number, &tally);
+                    client(server, seed, number, &tally);
                 }
             });
         }
@@ -134,12 +145,13 @@ fn settle(server: &Server) {
 
 #[test]
 fn two_hundred_streams_leave_nothing_behind() {
-    let server = Server::start();
-    wave(&server, TOGETHER); // buffers and caches grow to their sizes
+    let (server, seed) = (Server::start(), seed());
+    println!("{SEED}={seed}");
+    wave(&server, seed, TOGETHER); // buffers and caches grow to their sizes
     settle(&server);
     let (kib, files) = (server.resident_kib(), server.open_files());
     let start = Instant::now();
-    let tally = wave(&server, STREAMS);
+    let tally = wave(&server, seed, STREAMS);
     let seconds = start.elapsed().as_secs_f64();
     settle(&server);
     let (complete, left) = (tally.complete.load(Ordering::Relaxed), tally.left.load(Ordering::Relaxed));

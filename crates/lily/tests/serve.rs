@@ -6,11 +6,14 @@ use common::{Run, lily};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A server that is up.
 struct Served {
     child: Child,
+    /// Reads what it says, so that it never waits for that.
+    said: Option<JoinHandle<String>>,
     /// Without the scheme.
     address: String,
 }
@@ -28,7 +31,13 @@ impl Served {
         let openai = variable("OPENAI_BASE_URL=http://");
         let anthropic = variable("ANTHROPIC_BASE_URL=http://");
         assert_eq!(openai, format!("{anthropic}/v1"));
-        Self { child, address: anthropic }
+        let mut stderr = child.stderr.take().unwrap();
+        let said = std::thread::spawn(move || {
+            let mut said = String::new();
+            stderr.read_to_string(&mut said).unwrap();
+            said
+        });
+        Self { child, said: Some(said), address: anthropic }
     }
 
     fn signal(&self, name: &str) {
@@ -46,28 +55,38 @@ impl Served {
             assert!(start.elapsed() < Duration::from_secs(40), "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (code, said)
+        (code, self.said.take().unwrap().join().unwrap())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket
+    }
+
+    /// A request that closes the connection.
+    fn request(&self, head: &str, body: &str) -> String {
+        let (host, length) = (&self.address, body.len());
+        format!("{head} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
     }
 
     /// Sends a request that closes the connection; the answer's head and what follows come from the socket.
     fn send(&self, head: &str, body: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(&self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let length = body.len();
-        let request = format!(
-            "{head} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}",
-            self.address
-        );
-        socket.write_all(request.as_bytes()).unwrap();
+        let mut socket = self.connect();
+        socket.write_all(self.request(head, body).as_bytes()).unwrap();
         socket
     }
 
     fn ask(&self, head: &str, body: &str) -> String {
-        let mut answer = String::new();
-        self.send(head, body).read_to_string(&mut answer).unwrap();
-        answer
+        to_the_end(self.send(head, body))
+    }
+
+    /// Sends bytes as they are, and nothing more; what comes back.
+    fn say(&self, bytes: &str) -> String {
+        let mut socket = self.connect();
+        socket.write_all(bytes.as_bytes()).unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        to_the_end(socket)
     }
 }
 
@@ -75,6 +94,12 @@ impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.child.kill(); // of a test that failed; it has ended otherwise
     }
+}
+
+fn to_the_end(mut socket: TcpStream) -> String {
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 const CHAT: &str = "POST /v1/chat/completions";
@@ -112,6 +137,133 @@ fn an_end_waits_for_answers_and_a_second_ctrl_c_does_not() {
     server.signal("INT");
     let (code, said) = server.end();
     assert_eq!(code, Some(130), "{said}");
+}
+
+#[test]
+fn sigterm_lets_a_stream_finish_and_turns_everybody_else_away() {
+    let server = Served::start(&[]);
+    // They are open when the signal comes: one that was used, and two whose first request comes later.
+    let mut used = server.connect();
+    used.write_all(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut ready = [0; 15];
+    used.read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"HTTP/1.1 200 OK");
+    let later = [server.connect(), server.connect()];
+    let mut stream = BufReader::new(server.send(CHAT, ENDLESS)).lines().map(Result::unwrap);
+    assert!(stream.any(|line| line.contains("\"content\":\"") && !line.contains("\"content\":\"\"")));
+    server.signal("TERM");
+    let told = Instant::now();
+    while TcpStream::connect(&server.address).is_ok() {
+        assert!(told.elapsed() < Duration::from_secs(10), "it still takes connections");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for (mut socket, head) in later.into_iter().zip(["GET /ready", CHAT]) {
+        socket.write_all(server.request(head, QUESTION).as_bytes()).unwrap();
+        let answer = to_the_end(socket);
+        assert!(answer.starts_with("HTTP/1.1 503"), "{head}: {answer}");
+        for part in ["retry-after: 5", "x-should-retry: true", "\"code\":\"draining\""] {
+            assert!(answer.contains(part), "{head}: {part} in {answer}");
+        }
+    }
+    to_the_end(used); // it was closed
+    let rest: Vec<String> = stream.collect();
+    assert!(rest.iter().any(|line| line.contains("\"finish_reason\":\"length\"")), "all of its tokens came");
+    assert!(rest.iter().rev().any(|line| line == "data: [DONE]"), "{:?}", rest.last());
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("every answer was complete"), "{said}");
+}
+
+/// A word that clients use wherever they can.
+const WORD: &str = "Zebra";
+
+/// Requests with [`WORD`] in all that a client may say, good ones and bad ones.
+fn requests_with_the_word() -> Vec<(&'static str, String)> {
+    let chat = |more: &str| {
+        (CHAT, format!(r#"{{"messages": [{{"role": "user", "content": "Zebra one two"}}], "max_tokens": 3{more}}}"#))
+    };
+    let tool = r#""tools": [{"type": "function", "function": {"name": "Zebra", "description": "Zebra", "strict": true,
+        "parameters": {"type": "object", "properties": {"Zebra": {"enum": ["Zebra"]}}, "required": ["Zebra"]}}}]"#;
+    let schema = r#"{"type": "object", "properties": {"Zebra": {"const": "Zebra"}}, "required": ["Zebra"]}"#;
+    let mut requests = vec![
+        chat(""),
+        chat(r#", "stream": true"#),
+        chat(r#", "stop": ["Zebra"], "user": "Zebra", "prompt_cache_key": "Zebra", "metadata": {"Zebra": "Zebra"}"#),
+        chat(&format!(r#", {tool}, "tool_choice": "required", "max_completion_tokens": 60"#)),
+        chat(&format!(
+            r#", "response_format": {{"type": "json_schema", "json_schema": {{"name": "Zebra", "schema": {schema}}}}}"#
+        )),
+        chat(r#", "grammar": "Zebra is none""#),
+        chat(r#", "structured_outputs": {"regex": "(Zebra"}"#),
+        chat(r#", "structured_outputs": {"choice": ["Zebra"]}"#),
+        chat(r#", "model": "Zebra""#),
+        chat(r#", "temperature": "Zebra""#),
+        chat(r#", "tool_choice": "Zebra""#),
+        chat(r#", "reasoning_effort": "Zebra", "chat_template_kwargs": {"Zebra": "Zebra"}"#),
+    ];
+    let others = [
+        (CHAT, r#"{"messages": Zebra"#),
+        (CHAT, r#"{"messages": [{"role": "Zebra", "content": "Zebra"}]}"#),
+        (
+            CHAT,
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "Zebra"}}]}]}"#,
+        ),
+        ("POST /v1/completions", r#"{"prompt": "<|im_start|>Zebra one two three", "max_tokens": 3}"#),
+        ("POST /v1/completions", r#"{"prompt": "<|im_start|>Zebra one four five", "max_tokens": 3, "echo": true}"#),
+        ("POST /v1/completions", r#"{"prompt": ["Zebra", "Zebra"]}"#),
+        ("POST /v1/responses", r#"{"input": "Zebra", "instructions": "Zebra", "max_output_tokens": 3}"#),
+        ("POST /v1/responses", r#"{"input": "Zebra", "previous_response_id": "Zebra"}"#),
+        (
+            "POST /v1/messages",
+            r#"{"messages": [{"role": "user", "content": "Zebra"}], "system": "Zebra", "max_tokens": 3}"#,
+        ),
+        ("POST /v1/messages", r#"{"messages": [{"role": "user", "content": "Zebra"}], "max_tokens": "Zebra"}"#),
+        ("POST /v1/messages/count_tokens", r#"{"messages": [{"role": "user", "content": "Zebra"}]}"#),
+        ("POST /v1/messages/count_tokens", r#"{"messages": "Zebra"}"#),
+        ("POST /tokenize", r#"{"content": "Zebra"}"#),
+        ("POST /detokenize", r#"{"tokens": ["Zebra"]}"#),
+        ("POST /apply-template", r#"{"messages": [{"role": "user", "content": "Zebra"}]}"#),
+        ("POST /apply-template", r#"{"messages": ["Zebra"]}"#),
+        ("POST /v1/Zebra?Zebra=Zebra", "Zebra"),
+        ("GET /v1/models/Zebra?key=Zebra", ""),
+        ("DELETE /v1/models?Zebra", "Zebra"),
+    ];
+    requests.extend(others.map(|(head, body)| (head, body.to_owned())));
+    requests.push((CHAT, format!(r#"{{"messages": [{{"role": "user", "content": "{}"}}]}}"#, "Zebra ".repeat(2000))));
+    requests
+}
+
+#[test]
+fn nothing_that_clients_say_is_logged_at_any_level() {
+    let server = Served::start(&["--log", "trace", "--explain-cache", "--context", "512"]);
+    let requests = requests_with_the_word();
+    let answers: Vec<String> = requests.iter().map(|(head, body)| server.ask(head, body)).collect();
+    let with = |status: &str| answers.iter().filter(|answer| answer.starts_with(&format!("HTTP/1.1 {status}"))).count();
+    let counts = ["200", "400", "404", "405", "500"].map(with);
+    assert_eq!((counts[2..].to_vec(), counts.iter().sum()), (vec![3, 1, 0], answers.len()), "{counts:?}");
+    assert!(counts[0] >= 12 && counts[1] >= 12, "{counts:?}");
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    for said in [
+        "Zebra\r\n\r\n".to_owned(),
+        "GET / HTTP/1.1\r\nZebra Zebra\r\n\r\n".to_owned(),
+        "GET /v1/models HTTP/1.1\r\nhost: zebra.example\r\n\r\n".to_owned(),
+        format!("{head}origin: https://zebra.example\r\n\r\n"),
+        format!("{head}content-encoding: Zebra\r\n\r\n"),
+        format!("{head}authorization: Bearer Zebra\r\nx-api-key: Zebra\r\nuser-agent: Zebra\r\n\r\n"),
+        format!("{head}content-length: 100\r\n\r\n{{\"Zebra"),
+    ] {
+        let answer = server.say(&said);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{said}: {answer}");
+    }
+    assert!(server.ask(CHAT, QUESTION).contains("Paris"));
+    server.signal("TERM");
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("DEBUG") && said.contains("prompt tokens reused"), "all of it was on: {said}");
+    for word in [WORD, "France", "Paris"] {
+        let leaks: Vec<&str> = said.lines().filter(|line| line.to_lowercase().contains(&word.to_lowercase())).collect();
+        assert!(leaks.is_empty(), "{leaks:#?}");
+    }
 }
 
 #[test]

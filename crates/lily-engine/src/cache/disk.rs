@@ -22,6 +22,9 @@ const ENDING: &str = "prefix";
 /// A partial file as old as this is nobody's any more.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
+/// Says what time it is.
+pub(super) type Clock = Box<dyn Fn() -> SystemTime + Send>;
+
 struct Entry {
     parent: Id,
     start: usize,
@@ -57,6 +60,10 @@ pub(super) struct Disk {
     pending: usize,
     writer: Writer,
     pub failures: u64,
+    /// For the order of use.
+    clock: Clock,
+    /// Whether what was written is noticed at once, and not only when somebody waits for it.
+    notices: bool,
 }
 
 impl Disk {
@@ -78,10 +85,18 @@ impl Disk {
             others: Vec::new(),
             pending: 0,
             failures: 0,
+            clock: Box::new(SystemTime::now),
+            notices: true,
         };
         disk.scan(dir).map_err(fail)?;
         disk.make_room(0);
         Ok(disk)
+    }
+
+    /// See [`super::PrefixCache::make_repeatable`].
+    #[cfg(test)]
+    pub fn make_repeatable(&mut self, clock: Clock) {
+        (self.clock, self.notices) = (clock, false);
     }
 
     /// Files, and their bytes, those of other models included.
@@ -122,8 +137,9 @@ impl Disk {
                 self.give_up(id);
                 return None;
             };
+            let used = (self.clock)();
             let entry = self.entries.get_mut(&id)?;
-            entry.used = SystemTime::now();
+            entry.used = used;
             rows.push(RowsAt { start: entry.start, rows: Arc::new(read), tokens: from.max(entry.start)..entry.end() });
             snapshot.get_or_insert(state);
             id = entry.parent;
@@ -136,7 +152,7 @@ impl Disk {
 
     /// Has the snapshots on the way of `tokens` written, as far as they are not yet.
     pub fn save(&mut self, tokens: &[u32], tree: &mut Tree) {
-        self.note_written();
+        self.notice_written();
         let mut start = 0;
         for end in tree.snapshots(tokens) {
             let (id, parent) = (id_of(&tokens[..end]), id_of(&tokens[..start]));
@@ -150,9 +166,10 @@ impl Disk {
                 }
                 let tokens = tokens[start..end].to_vec();
                 let draft = Draft { key: self.key, id, parent, start, tokens: tokens.clone(), rows, snapshot };
-                self.writer.write(self.path(&id), draft);
+                let used = (self.clock)();
+                self.writer.write(self.path(&id), draft, used);
                 self.pending += 1;
-                self.add(id, Entry { parent, start, tokens, bytes, used: SystemTime::now(), pending: true });
+                self.add(id, Entry { parent, start, tokens, bytes, used, pending: true });
             }
             start = end;
         }
@@ -160,7 +177,7 @@ impl Disk {
 
     /// Gives up all files on the way of `tokens`.
     pub fn forget(&mut self, tokens: &[u32]) {
-        self.note_written();
+        self.notice_written();
         let begins = |id: &&Id| {
             let entry = &self.entries[*id];
             entry.start == 0 && tokens.starts_with(&entry.tokens)
@@ -182,8 +199,9 @@ impl Disk {
 
     /// A file and all that it continues are used.
     fn touch(&mut self, mut id: Id) {
+        let used = (self.clock)();
         while let Some(entry) = self.entries.get_mut(&id) {
-            entry.used = SystemTime::now();
+            entry.used = used;
             id = entry.parent;
         }
     }
@@ -201,8 +219,14 @@ impl Disk {
             return None;
         }
         // So that the order of use outlives this process; who may not write it can still read it.
-        let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified((self.clock)()));
         Some((rows, snapshot))
+    }
+
+    fn notice_written(&mut self) {
+        if self.notices {
+            self.note_written();
+        }
     }
 
     fn note_written(&mut self) {

@@ -229,6 +229,15 @@ impl PrefixCache {
         }
     }
 
+    /// From now on it does the same whenever it is asked for the same: it takes the time from `clock`, and learns of what
+    /// was written in [`Self::settle`] only.
+    #[cfg(test)]
+    pub fn make_repeatable(&mut self, clock: impl Fn() -> std::time::SystemTime + Send + 'static) {
+        if let Some(disk) = &mut self.disk {
+            disk.make_repeatable(Box::new(clock));
+        }
+    }
+
     /// Checks that it is what it says.
     #[cfg(test)]
     pub fn audit(&self) {

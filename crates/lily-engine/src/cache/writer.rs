@@ -9,9 +9,10 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 enum Order {
-    Write { path: PathBuf, draft: Box<Draft> },
+    Write { path: PathBuf, draft: Box<Draft>, used: SystemTime },
     Remove(PathBuf),
     Settle(Sender<()>),
 }
@@ -36,8 +37,8 @@ impl Writer {
         let thread = std::thread::Builder::new().name("lily-cache".into()).spawn(move || {
             for order in inbox {
                 match order {
-                    Order::Write { path, draft } => {
-                        let done = write(&path, &layout, &draft).is_ok();
+                    Order::Write { path, draft, used } => {
+                        let done = write(&path, &layout, &draft, used).is_ok();
                         let _ = outbox.send(Written { id: draft.id, done }); // nobody asks any more: the cache is gone
                     }
                     // One that is gone already is what was asked for.
@@ -49,8 +50,9 @@ impl Writer {
         Ok(Self { orders: Some(orders), written, thread: Some(thread) })
     }
 
-    pub fn write(&self, path: PathBuf, draft: Draft) {
-        self.send(Order::Write { path, draft: Box::new(draft) });
+    /// Has a file written; `used` is when it was used last.
+    pub fn write(&self, path: PathBuf, draft: Draft, used: SystemTime) {
+        self.send(Order::Write { path, draft: Box::new(draft), used });
     }
 
     pub fn remove(&self, path: PathBuf) {
@@ -88,11 +90,12 @@ impl Drop for Writer {
 /// Ending of files that are being written.
 pub(super) const PARTIAL: &str = "partial";
 
-fn write(path: &Path, layout: &StateLayout, draft: &Draft) -> io::Result<()> {
+fn write(path: &Path, layout: &StateLayout, draft: &Draft, used: SystemTime) -> io::Result<()> {
     let partial = path.with_extension(format!("{}.{PARTIAL}", std::process::id()));
     let result = create(&partial).and_then(|file| {
         file.set_len(file_bytes(layout, draft.tokens.len()))?; // a full disk says so now
-        draft.write(layout, BufWriter::with_capacity(1 << 20, file))?;
+        draft.write(layout, BufWriter::with_capacity(1 << 20, &file))?;
+        let _ = file.set_modified(used); // a system that keeps no times has the order in which files were written
         fs::rename(&partial, path)
     });
     if result.is_err() {

@@ -104,6 +104,12 @@ impl Engine {
         self.cache.settle();
     }
 
+    /// From now on the cache does the same whenever it is asked for the same.
+    #[cfg(test)]
+    pub(crate) fn make_cache_repeatable(&mut self, clock: impl Fn() -> std::time::SystemTime + Send + 'static) {
+        self.cache.make_repeatable(clock);
+    }
+
     /// Checks that the cache is what it says.
     #[cfg(test)]
     pub(crate) fn audit_cache(&self) {

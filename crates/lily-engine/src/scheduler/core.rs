@@ -121,7 +121,10 @@ impl Core {
             Ok((generation, session)) => {
                 let mut job = Running { id, sink, generation, session, cache_key, started, prefilled: None };
                 let told = caught(|| {
-                    job.tell_prefill();
+                    // Who has left already hears of the end only.
+                    if job.generation.finish_reason().is_none() {
+                        job.tell_prefill();
+                    }
                     Ok(())
                 });
                 match told {

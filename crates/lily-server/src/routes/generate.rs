@@ -7,7 +7,7 @@ use crate::prepare::prepare;
 use crate::reply::{json, refusal};
 use crate::routes::models;
 use crate::turn::{self, Message, Turn};
-use crate::{body, stream};
+use crate::{body, refused, stream};
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -49,7 +49,8 @@ async fn answer(
     body: Body,
 ) -> Result<Response, ApiError> {
     app.model_for_work()?;
-    let body = body::read(&app.options.limits, headers, body).await?;
+    let body = body::read(&app, headers, body).await?;
+    refused::if_full(&app, app.model()?)?;
     let (request, context, prepared) = blocking(&app, move |app, model| {
         let request = parse(app, api, &body)?;
         let context = context(app, model, &request);

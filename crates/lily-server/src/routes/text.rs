@@ -42,7 +42,7 @@ type Work = fn(&App, &ServedModel, &[u8]) -> Result<Value, ApiError>;
 
 async fn with_body(app: &Arc<App>, headers: &HeaderMap, body: Body, work: Work) -> Result<Value, ApiError> {
     app.model()?;
-    let body = body::read(&app.options.limits, headers, body).await?;
+    let body = body::read(app, headers, body).await?;
     blocking(app, move |app, model| work(app, model, &body)).await
 }
 

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "every test file uses a part")]
 
 pub mod client;
+pub mod device;
 
 pub use client::{Answer, Connection, Events};
+pub use device::Faults;
 
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
@@ -27,11 +29,20 @@ pub struct Setup {
     pub context: usize,
     /// Whether the server gets its model.
     pub loaded: bool,
+    /// Breaks the device on demand.
+    pub faults: Option<Faults>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { options: ServerOptions::new("lily-nano"), sessions: 4, queue: 64, context: 4096, loaded: true }
+        Self {
+            options: ServerOptions::new("lily-nano"),
+            sessions: 4,
+            queue: 64,
+            context: 4096,
+            loaded: true,
+            faults: None,
+        }
     }
 }
 
@@ -71,7 +82,12 @@ impl Setup {
             sessions: self.sessions,
             ..EngineOptions::for_this_machine()
         };
-        let engine = Engine::new(Checkpoint::open(&path).unwrap(), &options).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let engine = match &self.faults {
+            Some(faults) => Engine::on(faults.device(), checkpoint, &options),
+            None => Engine::new(checkpoint, &options),
+        };
+        let engine = engine.unwrap();
         ServedModel::start(engine, &SchedulerOptions { queue_jobs: self.queue }).unwrap()
     }
 }
@@ -146,6 +162,14 @@ pub fn endless() -> Value {
     let mut body = chat("Count to a million.");
     body["logit_bias"] = serde_json::from_str(ENDLESS).unwrap();
     body
+}
+
+/// An endless answer of which a token has come: it is being computed.
+pub fn busy(server: &Running) -> Events {
+    let mut events = server.stream("/v1/chat/completions", &endless());
+    let said = |data: &str| data.contains("\"content\":\"") && !data.contains("\"content\":\"\"");
+    assert!(events.any(|(_, data)| said(&data)));
+    events
 }
 
 /// A body with further fields.

@@ -1,6 +1,7 @@
 //! Clients that hold conversations, change their minds, and go away; and what each of their answers must be.
 
 use super::device::logits;
+use super::trace::Trace;
 use crate::backend::script::Hashes;
 use crate::cache::tests::Random;
 use crate::constraint::{Constraint, ConstraintError, TokenMask};
@@ -41,6 +42,10 @@ pub struct Record {
     pub done_tokens: usize,
     /// Events so far.
     pub events: usize,
+    /// Whether its client has left, or broken down: nothing but the end is for it any more.
+    over: bool,
+    /// What came all the same.
+    late: Option<String>,
     pub end: Option<Result<Summary, JobError>>,
 }
 
@@ -69,10 +74,11 @@ pub struct Order {
     expected: (Vec<u32>, FinishReason),
 }
 
-#[derive(Default)]
 pub struct Client {
+    name: usize,
     talk: Talk,
     pub order: Option<Order>,
+    trace: Trace,
 }
 
 /// Allows every second token, by turns, and the one that ends the text.
@@ -125,6 +131,11 @@ fn answer(request: &Request, constrained: bool, context_tokens: usize) -> (Vec<u
 }
 
 impl Client {
+    /// One that has said nothing yet.
+    pub fn new(name: usize, trace: Trace) -> Self {
+        Self { name, talk: Talk::default(), order: None, trace }
+    }
+
     /// Its conversation so far.
     pub fn talk(&self) -> Talk {
         self.talk.clone()
@@ -178,7 +189,7 @@ impl Client {
             constraint: constrained.then(|| Box::new(constraint) as Box<dyn Constraint>),
             cache_key: [None, Some("a".to_owned()), Some("b".to_owned())][random.below(3)].clone(),
         };
-        let sink = sink(Arc::clone(&record), whim);
+        let sink = self.sink(Arc::clone(&record), whim);
         let expected = answer(&request, constrained, context_tokens);
         (job, sink, Order { id: JobId(0), request, whim, record, moved: (0, Duration::ZERO), expected })
     }
@@ -191,12 +202,42 @@ impl Client {
             self.talk.say(header.into_iter().chain(answer));
         }
     }
+
+    /// Takes down what happens to a job, and follows its client's whim.
+    fn sink(&self, record: Arc<Mutex<Record>>, whim: Whim) -> Sink {
+        let (name, trace) = (self.name, self.trace.clone());
+        Box::new(move |event| {
+            let mut record = record.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            trace.note(|| format!("client {name}: {event:?}"));
+            assert!(record.end.is_none(), "an event after the end");
+            if record.over && !matches!(event, JobEvent::End(_)) {
+                record.late = Some(format!("{event:?}"));
+            }
+            let leaves = whim == Whim::Leaves(record.events);
+            let panics = whim == Whim::Panics(record.events);
+            record.events += 1;
+            record.over |= leaves || panics;
+            match event {
+                JobEvent::Started { .. } => record.started = true,
+                JobEvent::Prefill { done_tokens, cached_tokens, .. } => {
+                    assert!(cached_tokens <= done_tokens && record.done_tokens <= done_tokens);
+                    record.done_tokens = done_tokens;
+                }
+                JobEvent::Token { token, .. } => record.tokens.push(token.id),
+                JobEvent::End(end) => record.end = Some(end),
+            }
+            drop(record);
+            assert!(!panics, "a client's bug, as planned");
+            if leaves { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
+        })
+    }
 }
 
 impl Order {
     /// Checks the end of the job against what it had to be; it may have failed of one of the device's `faults`.
     pub fn check(&self, faults: &AtomicUsize) {
         let record = self.record.lock().unwrap();
+        assert_eq!(record.late, None, "an event for a client that had left");
         let (expected, reason) = &self.expected;
         assert!(expected.starts_with(&record.tokens), "{:?} instead of {expected:?}", record.tokens);
         match record.end.as_ref().expect("an end") {
@@ -224,28 +265,6 @@ fn sampling(random: &mut Random) -> SamplingParams {
         0 => SamplingParams { presence_penalty: 1.0, repetition_penalty: 1.2, ..seeded },
         1 => SamplingParams { temperature: 0.7, top_k: 5, top_p: 0.9, ..seeded },
         2 => seeded,
-        _ => SamplingParams::greedy(),
+        _ => SamplingParams { seed: seeded.seed, ..SamplingParams::greedy() },
     }
-}
-
-fn sink(record: Arc<Mutex<Record>>, whim: Whim) -> Sink {
-    Box::new(move |event| {
-        let mut record = record.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        assert!(record.end.is_none(), "an event after the end");
-        let leaves = whim == Whim::Leaves(record.events);
-        let panics = whim == Whim::Panics(record.events);
-        record.events += 1;
-        match event {
-            JobEvent::Started { .. } => record.started = true,
-            JobEvent::Prefill { done_tokens, cached_tokens, .. } => {
-                assert!(cached_tokens <= done_tokens && record.done_tokens <= done_tokens);
-                record.done_tokens = done_tokens;
-            }
-            JobEvent::Token { token, .. } => record.tokens.push(token.id),
-            JobEvent::End(end) => record.end = Some(end),
-        }
-        drop(record);
-        assert!(!panics, "a client's bug, as planned");
-        if leaves { ControlFlow::Break(Halt::Cancelled) } else { ControlFlow::Continue(()) }
-    })
 }

@@ -1,0 +1,125 @@
+//! A device that breaks: whom it concerns is told in the shape of the API, and the server goes on.
+
+mod common;
+
+use common::device::Trouble;
+use common::{Events, Faults, Running, Setup, busy, chat, with};
+use serde_json::{Value, json};
+
+const PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+
+fn fragile() -> (Running, Faults) {
+    let faults = Faults::default();
+    (Setup { faults: Some(faults.clone()), ..Setup::default() }.start(), faults)
+}
+
+/// A request that goes on for 32 tokens.
+fn body(path: &str) -> Value {
+    let ask = "What is the capital of France?";
+    let messages = json!([{"role": "user", "content": ask}]);
+    let own = match path {
+        "/v1/completions" => json!({"prompt": ask, "max_tokens": 32}),
+        "/v1/responses" => json!({"input": ask, "max_output_tokens": 32}),
+        _ => json!({"messages": messages, "max_tokens": 32}),
+    };
+    let endless: Value = serde_json::from_str(common::ENDLESS).unwrap();
+    with(own, json!({"temperature": 0, "logit_bias": endless}))
+}
+
+fn assert_healthy(server: &Running) {
+    let answer = server.post("/v1/chat/completions", &chat("What is the capital of France?"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(answer.text().contains("The capital of France is Paris."), "{}", answer.text());
+}
+
+/// The error that ends a stream, which holds nothing that reads as a good end.
+fn error_of(path: &str, events: Events) -> Value {
+    let mut events: Vec<(String, String)> = events.collect();
+    if !["/v1/responses", "/v1/messages"].contains(&path) {
+        assert_eq!(events.pop().unwrap().1, "[DONE]", "{path}");
+    }
+    let (name, data) = events.pop().unwrap();
+    let data: Value = serde_json::from_str(&data).unwrap();
+    let good = ["message_stop", "response.completed", "response.incomplete", "\"finish_reason\":\"", "[DONE]"];
+    for (event, data) in &events {
+        assert!(good.iter().all(|word| event != word && !data.contains(word)), "{path}: {event} {data}");
+    }
+    match path {
+        "/v1/responses" => {
+            assert_eq!((name.as_str(), &data["response"]["status"]), ("response.failed", &json!("failed")), "{data}");
+            data["response"]["error"].clone()
+        }
+        "/v1/messages" => {
+            assert_eq!(
+                (name.as_str(), &data["type"], &data["error"]["type"]),
+                ("error", &json!("error"), &json!("api_error"))
+            );
+            data["error"].clone()
+        }
+        _ => {
+            assert_eq!((name.as_str(), &data["error"]["type"]), ("", &json!("server_error")), "{path}: {data}");
+            data["error"].clone()
+        }
+    }
+}
+
+#[test]
+fn broken_logits_are_an_error_and_the_next_request_is_answered() {
+    let (server, faults) = fragile();
+    let mut failed = 0.0;
+    for (trouble, words) in [(Trouble::NotANumber, "the logit of token 7 is NaN"), (Trouble::Flat, "logits are 1;")] {
+        for (path, after) in PATHS.into_iter().zip([0, 1, 5, 0].into_iter().cycle()) {
+            faults.plan(trouble, after);
+            let answer = server.post(path, &body(path));
+            assert_eq!((answer.status, faults.struck()), (500, 1), "{path}: {}", answer.text());
+            let error = answer.json();
+            assert_eq!(error["type"] == "error", path == "/v1/messages", "the shape of its API: {error}");
+            let kind = if path == "/v1/messages" { "api_error" } else { "server_error" };
+            assert_eq!(error["error"]["type"], kind);
+            let message = error["error"]["message"].as_str().unwrap();
+            assert!(message.contains(words), "{message}");
+            assert_eq!(answer.header("x-should-retry"), Some("false"), "the same again gives the same");
+            assert_healthy(&server);
+
+            faults.plan(trouble, after);
+            let error = error_of(path, server.stream(path, &body(path)));
+            assert!(error["message"].as_str().unwrap().contains(words), "{path}: {error}");
+            assert_healthy(&server);
+            failed += 2.0;
+        }
+    }
+    assert_eq!(server.figure("lily_requests_finished_total{reason=\"error\"}"), failed);
+}
+
+/// The device changes the state of all sessions of a step in place, so none of them can go on from it.
+#[test]
+fn a_shared_step_that_fails_ends_its_answers_with_an_error_and_no_others() {
+    let (server, faults) = fragile();
+    for (trouble, words) in [(Trouble::Fails, "as planned"), (Trouble::Panics, "a bug of lily")] {
+        let both = [busy(&server), busy(&server)];
+        faults.plan(trouble, 3);
+        for events in both {
+            let error = error_of(PATHS[0], events);
+            assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        }
+        assert_eq!(faults.struck(), 2, "both were in the step");
+        assert_healthy(&server);
+    }
+}
+
+/// Broken logits are one session's: whoever shared the step goes on.
+#[test]
+fn broken_logits_concern_their_session_alone() {
+    let (server, faults) = fragile();
+    let both = [busy(&server), busy(&server)];
+    faults.plan(Trouble::NotANumber, 3);
+    server.wait_for("lily_requests_finished_total{reason=\"error\"}", 1.0, std::time::Duration::from_secs(10));
+    assert_eq!(faults.struck(), 2, "both were in the step");
+    let figure = |name| server.figure(name);
+    assert_eq!(
+        (figure("lily_requests_running"), figure("lily_requests_finished_total{reason=\"cancelled\"}")),
+        (1.0, 0.0)
+    );
+    drop(both);
+    assert_healthy(&server);
+}
