@@ -5,6 +5,9 @@
 use lily_engine::cache::Reuse;
 use lily_engine::prompt::Prompter;
 
+/// Roles of messages. What a client wrote in the place of one is its own business.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
 /// Logs what became of one prompt in the cache.
 pub(crate) fn log(request_id: &str, prompt: &[u32], reuse: &Reuse, prompter: &Prompter) {
     tracing::info!(target: "lily::cache", id = request_id, "{}", text(prompt, reuse, prompter));
@@ -32,13 +35,13 @@ fn text(prompt: &[u32], reuse: &Reuse, prompter: &Prompter) -> String {
 }
 
 /// Number (from 1, as the template has them) and role of the message that a token belongs to.
-fn message_at(prompt: &[u32], position: usize, prompter: &Prompter) -> Option<(usize, String)> {
+fn message_at(prompt: &[u32], position: usize, prompter: &Prompter) -> Option<(usize, &'static str)> {
     let tokenizer = prompter.tokenizer();
     let start = tokenizer.token_id("<|im_start|>")?;
     let before = &prompt[..prompt.len().min(position + 1)];
     let number = before.iter().filter(|&&token| token == start).count();
     let at = before.iter().rposition(|&token| token == start)?;
     let head = tokenizer.decode(&prompt[at + 1..prompt.len().min(at + 5)]);
-    let role: String = head.chars().take_while(char::is_ascii_alphabetic).collect();
-    Some((number, role))
+    let named = head.split(|c: char| !c.is_ascii_alphabetic()).next()?;
+    Some((number, ROLES.into_iter().find(|role| *role == named).unwrap_or("of no known role")))
 }

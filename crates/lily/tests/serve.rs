@@ -142,14 +142,20 @@ fn an_end_waits_for_answers_and_a_second_ctrl_c_does_not() {
 #[test]
 fn sigterm_lets_a_stream_finish_and_turns_everybody_else_away() {
     let server = Served::start(&[]);
-    // They are open when the signal comes: one that was used, and two whose first request comes later.
-    let mut used = server.connect();
+    // They are open when the signal comes: two on which nothing is under way, and two with a piece of a request.
+    let (mut used, unused) = (server.connect(), server.connect());
     used.write_all(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut ready = [0; 15];
     used.read_exact(&mut ready).unwrap();
     assert_eq!(&ready, b"HTTP/1.1 200 OK");
-    let later = [server.connect(), server.connect()];
-    let mut stream = BufReader::new(server.send(CHAT, ENDLESS)).lines().map(Result::unwrap);
+    let begun = [("GET /ready", QUESTION.len() + 9), (CHAT, 9)].map(|(head, missing)| {
+        let (request, mut socket) = (server.request(head, QUESTION), server.connect());
+        let (sent, rest) = request.split_at(request.len() - missing);
+        socket.write_all(sent.as_bytes()).unwrap();
+        (head, socket, rest.to_owned())
+    });
+    let long = ENDLESS.replace("1500", "500");
+    let mut stream = BufReader::new(server.send(CHAT, &long)).lines().map(Result::unwrap);
     assert!(stream.any(|line| line.contains("\"content\":\"") && !line.contains("\"content\":\"\"")));
     server.signal("TERM");
     let told = Instant::now();
@@ -157,15 +163,17 @@ fn sigterm_lets_a_stream_finish_and_turns_everybody_else_away() {
         assert!(told.elapsed() < Duration::from_secs(10), "it still takes connections");
         std::thread::sleep(Duration::from_millis(5));
     }
-    for (mut socket, head) in later.into_iter().zip(["GET /ready", CHAT]) {
-        socket.write_all(server.request(head, QUESTION).as_bytes()).unwrap();
+    for idle in [used, unused] {
+        assert!(!to_the_end(idle).contains("HTTP/1.1"), "it was closed, without another answer");
+    }
+    for (head, mut socket, rest) in begun {
+        socket.write_all(rest.as_bytes()).unwrap();
         let answer = to_the_end(socket);
         assert!(answer.starts_with("HTTP/1.1 503"), "{head}: {answer}");
         for part in ["retry-after: 5", "x-should-retry: true", "\"code\":\"draining\""] {
             assert!(answer.contains(part), "{head}: {part} in {answer}");
         }
     }
-    to_the_end(used); // it was closed
     let rest: Vec<String> = stream.collect();
     assert!(rest.iter().any(|line| line.contains("\"finish_reason\":\"length\"")), "all of its tokens came");
     assert!(rest.iter().rev().any(|line| line == "data: [DONE]"), "{:?}", rest.last());
