@@ -29,6 +29,7 @@ pub use options::{ApiKey, Limits, ServerOptions};
 
 use app::App;
 use axum::Router;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,19 @@ use tokio::net::TcpListener;
 const UPKEEP: Duration = Duration::from_secs(5);
 /// Time that answers have to reach their readers once their generations have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// From now on panics of this process are logged by their place, with a backtrace if `RUST_BACKTRACE` asks for one, and without
+/// their words: those may quote what a client said.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!(target: "lily", place, "a bug of lily\n{backtrace}"),
+            _ => tracing::error!(target: "lily", place, "a bug of lily"),
+        }
+    }));
+}
 
 /// A server, before, while and after it has a model.
 #[derive(Clone)]

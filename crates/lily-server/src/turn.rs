@@ -151,7 +151,12 @@ impl Reader {
         let end = match end {
             Ok(summary) => Ok(self.finish(&summary)),
             Err(error) => {
-                tracing::error!(target: "lily::jobs", id = %self.request_id, %error, "generation failed");
+                let words = match &error {
+                    // Its own words may quote the text; its place is logged where it happens.
+                    JobError::Panicked { .. } => "a bug of lily".to_owned(),
+                    error => error.to_string(),
+                };
+                tracing::error!(target: "lily::jobs", id = %self.request_id, error = words, "generation failed");
                 Err(failed(&error))
             }
         };

@@ -74,7 +74,8 @@ fn is_open(connection: &mut Connection) -> bool {
 
 #[test]
 fn two_hundred_that_trickle_keep_nobody_waiting() {
-    let server = Setup::default().start();
+    let long = Duration::from_secs(300); // they stay as long as this takes
+    let server = Setup::with(|o| (o.limits.head_time, o.limits.body_time) = (long, long)).start();
     let trickle = |number: usize| {
         let mut connection = server.connect();
         if number.is_multiple_of(2) {

@@ -35,6 +35,7 @@ pub fn run(mut args: ServeArgs) -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .with_ansi(output::stderr_is_colored())
         .init();
+    lily_server::log_panics();
     let model = args.model.resolve()?;
     args.model.introduce(&model);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
