@@ -60,31 +60,19 @@ impl Session {
         self.window = 0;
         self.logits_valid = false;
         self.remembered_tokens = 0;
-        recurrent_slots(model).for_each(|slot| self.state.write(slot, &vec![0; slot.bytes]));
+        self.state.zero(&recurrent_slots(model).collect::<Vec<_>>());
     }
 
     /// The recurrent state at the current position.
     pub(crate) fn snapshot(&self, model: &Model) -> Snapshot {
-        // One allocation: a prompt waits for this copy.
-        let mut bytes = vec![0; recurrent_slots(model).map(|slot| slot.bytes).sum()];
-        let mut rest = &mut bytes[..];
-        for slot in recurrent_slots(model) {
-            let (part, behind) = rest.split_at_mut(slot.bytes);
-            self.state.read(slot, part);
-            rest = behind;
-        }
-        Snapshot { window: self.window, bytes }
+        Snapshot { window: self.window, kept: self.state.keep(&recurrent_slots(model).collect::<Vec<_>>()) }
     }
 
     /// The KV rows of a range of its tokens.
     pub(crate) fn rows(&self, model: &Model, tokens: Range<usize>) -> Rows {
-        let read = |(slot, row_bytes): (Slot, usize)| {
-            let slot = slot.part(tokens.start * row_bytes, tokens.len() * row_bytes);
-            let mut bytes = vec![0; slot.bytes];
-            self.state.read(slot, &mut bytes);
-            bytes
-        };
-        Rows { buffers: row_slots(model).map(read).collect() }
+        let part = |(slot, row_bytes): (Slot, usize)| slot.part(tokens.start * row_bytes, tokens.len() * row_bytes);
+        let slots: Vec<Slot> = row_slots(model).map(part).collect();
+        Rows { tokens: tokens.len(), kept: self.state.keep(&slots) }
     }
 
     /// Becomes `tokens`, whose recurrent state is `snapshot`. The KV rows of a common prefix stay; `rows` are all others.
@@ -100,15 +88,18 @@ impl Session {
         let given: usize = rows.iter().map(|rows| rows.tokens.len()).sum();
         assert!(common + given >= tokens.len(), "rows of {given} tokens after {common} for {} tokens", tokens.len());
         for rows in rows {
-            for ((slot, row_bytes), bytes) in row_slots(model).zip(rows.parts(layout)) {
-                self.state.write(slot.part(rows.tokens.start * row_bytes, bytes.len()), bytes);
-            }
+            let part = |((slot, row_bytes), range): ((Slot, usize), Range<usize>)| {
+                (slot.part(rows.tokens.start * row_bytes, range.len()), range.start)
+            };
+            let parts: Vec<_> = row_slots(model).zip(rows.parts(layout)).map(part).collect();
+            self.state.take(&*rows.rows.kept, &parts);
         }
         let mut at = 0;
-        for slot in recurrent_slots(model) {
-            self.state.write(slot, &snapshot.bytes[at..][..slot.bytes]);
+        let part = |slot: Slot| {
             at += slot.bytes;
-        }
+            (slot, at - slot.bytes)
+        };
+        self.state.take(&*snapshot.kept, &recurrent_slots(model).map(part).collect::<Vec<_>>());
         self.window = snapshot.window;
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);

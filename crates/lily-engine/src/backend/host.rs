@@ -168,6 +168,13 @@ impl State for HostState {
         bytes.get_mut()[slot.offset..][..slot.bytes].copy_from_slice(source);
     }
 
+    fn zero(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            let bytes = self.buffers[slot.buffer.0 as usize].as_mut().expect("a state buffer");
+            bytes.get_mut()[slot.offset..][..slot.bytes].fill(0);
+        }
+    }
+
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }

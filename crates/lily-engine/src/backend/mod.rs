@@ -9,10 +9,13 @@ pub mod cpu;
 pub mod cuda;
 pub mod gpu;
 mod host;
+mod kept;
 #[cfg(any(target_os = "macos", lily_fake_metal))]
 pub mod metal;
 #[cfg(any(test, feature = "script"))]
 pub mod script;
+
+pub use kept::Kept;
 
 use crate::checkpoint::Checkpoint;
 use crate::kernel::launch::UnsupportedShape;
@@ -239,6 +242,34 @@ pub trait State: Send {
     fn read(&self, slot: Slot, out: &mut [u8]);
     /// Copies bytes in.
     fn write(&mut self, slot: Slot, bytes: &[u8]);
+
+    /// Keeps the bytes of these slots, one after another.
+    fn keep(&self, slots: &[Slot]) -> Box<dyn Kept> {
+        // One allocation: a prompt waits for this copy.
+        let mut bytes = vec![0; slots.iter().map(|slot| slot.bytes).sum()];
+        let mut rest = &mut bytes[..];
+        for slot in slots {
+            let (part, behind) = rest.split_at_mut(slot.bytes);
+            self.read(*slot, part);
+            rest = behind;
+        }
+        Box::new(bytes)
+    }
+
+    /// Takes kept bytes back: for each slot as many as it has, from an offset on.
+    ///
+    /// # Panics
+    /// If there are not as many, or a state of another backend kept them: broken invariants of the engine.
+    fn take(&mut self, kept: &dyn Kept, parts: &[(Slot, usize)]) {
+        let bytes = kept.host().expect("bytes that this backend kept, or a file's");
+        parts.iter().for_each(|(slot, offset)| self.write(*slot, &bytes[*offset..][..slot.bytes]));
+    }
+
+    /// Makes the bytes of these slots zero.
+    fn zero(&mut self, slots: &[Slot]) {
+        slots.iter().for_each(|slot| self.write(*slot, &vec![0; slot.bytes]));
+    }
+
     /// For the backend that made it.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }

@@ -3,7 +3,7 @@
 //! A head with its own checksum (what the file is, which tokens it covers), then cache rows and snapshot with theirs; all
 //! numbers little-endian. Anything that is not exactly so is no file of this cache.
 
-use super::state::{Rows, RowsAt, Snapshot, StateLayout};
+use super::state::{Rows, RowsAt, Snapshot, StateLayout, pieces};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -79,10 +79,12 @@ impl Draft {
         file.end_part()?;
         for buffer in 0..layout.row_bytes.len() {
             for rows in &self.rows {
-                file.write_all(rows.parts(layout).nth(buffer).expect("rows in every buffer"))?;
+                let range = rows.parts(layout)[buffer].clone();
+                pieces(&*rows.rows.kept, range, &mut |bytes| file.write_all(bytes))?;
             }
         }
-        file.write_all(&self.snapshot.bytes)?;
+        let state = &*self.snapshot.kept;
+        pieces(state, 0..state.bytes(), &mut |bytes| file.write_all(bytes))?;
         file.end_part()?;
         file.file.flush()
     }
@@ -128,11 +130,12 @@ pub(super) fn read(path: &Path, layout: &StateLayout, key: &Id) -> io::Result<Op
         hash.update(&part);
         Ok::<_, io::Error>(part)
     };
-    let buffers = layout.row_bytes.iter().map(|row| part(row * head.tokens.len())).collect::<io::Result<_>>()?;
-    let snapshot = Snapshot { window: head.window, bytes: part(layout.snapshot_bytes)? };
+    let tokens = head.tokens.len();
+    let rows = Rows { tokens, kept: Box::new(part(tokens * layout.token_bytes())?) };
+    let snapshot = Snapshot { window: head.window, kept: Box::new(part(layout.snapshot_bytes)?) };
     let mut stored = Id::default();
     file.read_exact(&mut stored)?;
-    Ok((stored == *hash.finalize()).then_some((head, Rows { buffers }, snapshot)))
+    Ok((stored == *hash.finalize()).then_some((head, rows, snapshot)))
 }
 
 fn head(file: &mut impl Read, length: u64, layout: &StateLayout, key: &Id) -> io::Result<Option<Head>> {

@@ -149,7 +149,7 @@ impl Tree {
     /// Remembers the state after `tokens`, of which there is no snapshot yet, and which can be held; `rows` reads rows that
     /// are not here.
     pub fn insert(&mut self, tokens: &[u32], snapshot: Arc<Snapshot>, rows: impl FnOnce(Range<usize>) -> Rows) {
-        assert!(self.can_hold(tokens.len()) && snapshot.bytes.len() == self.layout.snapshot_bytes);
+        assert!(self.can_hold(tokens.len()) && snapshot.kept.bytes() == self.layout.snapshot_bytes);
         let walk = loop {
             let walk = self.walk(tokens);
             let from = self.node(*walk.path.last().expect("the root")).end + walk.partial.map_or(0, |p| p.1);
@@ -174,7 +174,7 @@ impl Tree {
                 entry: None,
             });
         }
-        self.bytes += snapshot.bytes.len();
+        self.bytes += snapshot.kept.bytes();
         self.entries += 1;
         self.uses += 1;
         let entry = Entry { snapshot, base: self.clock, used: self.uses };
@@ -267,7 +267,7 @@ impl Tree {
 
     fn remove_entry(&mut self, id: NodeId) {
         let entry = self.node_mut(id).entry.take().expect("a node with a snapshot");
-        self.bytes -= entry.snapshot.bytes.len();
+        self.bytes -= entry.snapshot.kept.bytes();
         self.entries -= 1;
         let mut id = id;
         while id != ROOT && self.node(id).entry.is_none() && self.node(id).children.is_empty() {
@@ -319,14 +319,14 @@ impl Tree {
             for &child in &node.children {
                 assert_eq!((self.node(child).parent, self.node(child).start()), (id, node.end));
             }
-            let rows: usize = node.rows.buffers.iter().map(Vec::len).sum();
+            let rows = node.rows.kept.bytes();
             assert_eq!(rows, node.tokens.len() * self.layout.token_bytes());
             if id != ROOT {
                 assert!(node.entry.is_some() || !node.children.is_empty(), "a node that nothing needs");
                 bytes += NODE_BYTES + 4 * node.tokens.len() + rows;
             }
             if let Some(entry) = &node.entry {
-                bytes += entry.snapshot.bytes.len();
+                bytes += entry.snapshot.kept.bytes();
                 entries += 1;
             }
         }

@@ -120,11 +120,70 @@ impl Context {
     }
 }
 
+/// Memory that comes and goes in the order of a stream: what is given back can be had again by what the stream does next, and
+/// nobody waits for either.
+pub(super) struct Pool {
+    context: Arc<Context>,
+    stream: Arc<Stream>,
+    pool: sys::CUmemoryPool,
+}
+
+// SAFETY: pools may be used from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// An empty one, for what `stream` works with.
+    pub fn new(context: &Arc<Context>, stream: &Arc<Stream>) -> Result<Arc<Self>, BackendError> {
+        use sys::{CUmemAllocationType_enum as Kind, CUmemLocationType_enum as Where, CUmemPool_attribute_enum as Of};
+        context.enter()?;
+        let (mut device, mut raw) = (0, std::ptr::null_mut());
+        // It keeps what it once had: there is room for it in the memory plan.
+        let mut keep = u64::MAX;
+        // SAFETY: live variables of the types that the calls ask for; properties of zeros stand for none.
+        unsafe {
+            check(sys::cuCtxGetDevice(&mut device)).map_err(refused("its number"))?;
+            let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
+            properties.allocType = Kind::CU_MEM_ALLOCATION_TYPE_PINNED;
+            properties.location = sys::CUmemLocation { type_: Where::CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+            check(sys::cuMemPoolCreate(&mut raw, &properties)).map_err(refused("a pool of memory"))?;
+            let pool = Self { context: Arc::clone(context), stream: Arc::clone(stream), pool: raw };
+            let threshold = Of::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            check(sys::cuMemPoolSetAttribute(raw, threshold, (&raw mut keep).cast()))
+                .map_err(refused("a pool of memory"))?;
+            Ok(Arc::new(pool))
+        }
+    }
+
+    /// Memory with anything in it. `what` it is for stands in the error.
+    pub fn memory(self: &Arc<Self>, what: &str, bytes: usize) -> Result<Memory, BackendError> {
+        self.context.enter()?;
+        let mut address = 0;
+        // SAFETY: a live variable, a live pool and stream.
+        let got = check(unsafe {
+            sys::cuMemAllocFromPoolAsync(&mut address, bytes.max(256), self.pool, self.stream.raw())
+        });
+        got.map_err(|_| BackendError::OutOfMemory { what: what.to_owned(), bytes })?;
+        Ok(Memory { context: Arc::clone(&self.context), address, bytes, pool: Some(Arc::clone(self)) })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = self.context.enter();
+        // SAFETY: created by this value; all memory of it has been given back, because that holds on to it.
+        let _ = unsafe { sys::cuMemPoolDestroy(self.pool) };
+    }
+}
+
 /// Memory of the GPU.
 pub(super) struct Memory {
     context: Arc<Context>,
     address: u64,
     bytes: usize,
+    /// Where it came from, if it is not the driver's own.
+    pool: Option<Arc<Pool>>,
 }
 
 impl Memory {
@@ -135,10 +194,39 @@ impl Memory {
         // SAFETY: a live variable.
         let got = check(unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(256)) });
         got.map_err(|_| BackendError::OutOfMemory { what: what.to_owned(), bytes })?;
-        let memory = Self { context: Arc::clone(context), address, bytes };
-        // SAFETY: the memory is as long; the stream is the one that everything that uses it runs in.
-        check(unsafe { sys::cuMemsetD8Async(address, 0, bytes, stream.raw()) }).map_err(refused("zeroed memory"))?;
+        let memory = Self { context: Arc::clone(context), address, bytes, pool: None };
+        memory.zero(stream, 0, bytes)?;
         Ok(memory)
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes bytes zero, after what the stream has to do already.
+    pub fn zero(&self, stream: &Stream, offset: usize, bytes: usize) -> Result<(), BackendError> {
+        self.context.enter()?;
+        let at = self.range(offset, bytes);
+        // SAFETY: the memory is as long; the stream is the one that everything that uses it runs in.
+        check(unsafe { sys::cuMemsetD8Async(at, 0, bytes, stream.raw()) }).map_err(refused("zeroed memory"))
+    }
+
+    /// Copies bytes from other memory, after what the stream has to do already.
+    pub fn copy(
+        &self,
+        stream: &Stream,
+        offset: usize,
+        from: &Memory,
+        from_offset: usize,
+        bytes: usize,
+    ) -> Result<(), BackendError> {
+        self.context.enter()?;
+        let (to, from) = (self.range(offset, bytes), from.range(from_offset, bytes));
+        // SAFETY: both ranges are as long, and of different memory; the stream is the one that everything that uses them
+        // runs in, and either is given back in its order.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) })
+            .map_err(refused("a copy within its memory"))
     }
 
     /// Its first byte, for the device.
@@ -176,8 +264,14 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // After a fault nothing can be freed; the process is about to say so anyway.
         let _ = self.context.enter();
-        // SAFETY: allocated by this value; work that uses it has ended, because submissions hold on to it.
-        let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        // SAFETY: allocated by this value; work that uses it has ended, because submissions hold on to it, or comes before in
+        // the pool's stream.
+        let _ = unsafe {
+            match &self.pool {
+                Some(pool) => sys::cuMemFreeAsync(self.address, pool.stream.raw()),
+                None => sys::cuMemFree_v2(self.address),
+            }
+        };
     }
 }
 
@@ -229,6 +323,8 @@ pub(super) struct Event {
 
 // SAFETY: events may be used from any thread.
 unsafe impl Send for Event {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Event {}
 
 impl Event {
     /// The point up to which the stream has been filled.

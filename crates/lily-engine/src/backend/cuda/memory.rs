@@ -1,9 +1,10 @@
 //! Memory: areas of the device and of sessions. Weights are copied to the device once, when a model is put on it.
 
 use super::driver::{Context, Memory as Area, Stream};
+use super::kept::{Keeper, Part};
 use super::refused;
 use crate::backend::gpu::layout::{FileFacts, Layout, Limits, Place};
-use crate::backend::{BackendError, State};
+use crate::backend::{BackendError, Kept, State};
 use crate::checkpoint::Checkpoint;
 use crate::plan::{BufferTable, Home, Slot};
 use std::any::Any;
@@ -14,10 +15,10 @@ const NOWHERE: u64 = 256;
 
 /// All memory that does not belong to a session.
 pub(super) struct Memory {
-    context: Arc<Context>,
     layout: Arc<Layout>,
     owned: Vec<Area>,
     stream: Arc<Stream>,
+    keeper: Arc<Keeper>,
     /// For copies that need not wait for what is under way.
     aside: Stream,
 }
@@ -37,10 +38,10 @@ impl Memory {
         let area = |bytes: &usize| Area::zeroed(context, stream, "the model", *bytes);
         let owned = layout.owned.iter().map(area).collect::<Result<Vec<_>, _>>()?;
         let memory = Self {
-            context: Arc::clone(context),
             layout: Arc::new(layout),
             owned,
             stream: Arc::clone(stream),
+            keeper: Keeper::new(context, stream)?,
             aside: Stream::new(context)?,
         };
         memory.fill(checkpoint, table)?;
@@ -65,9 +66,15 @@ impl Memory {
     }
 
     pub fn new_state(&self) -> Result<CudaState, BackendError> {
-        let area = |bytes: &usize| Area::zeroed(&self.context, &self.stream, "a session", *bytes);
-        let areas = self.layout.state.iter().map(area).collect::<Result<Vec<_>, _>>()?;
-        Ok(CudaState { areas: Arc::new(areas), layout: Arc::clone(&self.layout), stream: Arc::clone(&self.stream) })
+        let area = |bytes: &usize| {
+            let area = self.keeper.memory("a session", *bytes)?;
+            area.zero(&self.stream, 0, *bytes)?;
+            Ok(area)
+        };
+        let areas = self.layout.state.iter().map(area).collect::<Result<Vec<_>, BackendError>>()?;
+        let (layout, stream, keeper) =
+            (Arc::clone(&self.layout), Arc::clone(&self.stream), Arc::clone(&self.keeper));
+        Ok(CudaState { areas: Arc::new(areas), layout, stream, keeper })
     }
 
     /// The address of a place for the device.
@@ -111,6 +118,7 @@ pub(super) struct CudaState {
     areas: Arc<Vec<Area>>,
     layout: Arc<Layout>,
     stream: Arc<Stream>,
+    keeper: Arc<Keeper>,
 }
 
 impl CudaState {
@@ -140,6 +148,29 @@ impl State for CudaState {
         if !bytes.is_empty() {
             let (area, offset) = self.place(slot);
             area.write(&self.stream, offset, bytes).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    fn keep(&self, slots: &[Slot]) -> Box<dyn Kept> {
+        let part = |slot: &Slot| {
+            let (area, offset) = self.place(*slot);
+            Part { area, offset, bytes: slot.bytes }
+        };
+        let parts: Vec<Part> = slots.iter().filter(|slot| slot.bytes > 0).map(part).collect();
+        self.keeper.keep(&parts)
+    }
+
+    fn take(&mut self, kept: &dyn Kept, parts: &[(Slot, usize)]) {
+        for (slot, from) in parts.iter().filter(|(slot, _)| slot.bytes > 0) {
+            let (area, offset) = self.place(*slot);
+            self.keeper.take(kept, *from, &Part { area, offset, bytes: slot.bytes });
+        }
+    }
+
+    fn zero(&mut self, slots: &[Slot]) {
+        for slot in slots.iter().filter(|slot| slot.bytes > 0) {
+            let (area, offset) = self.place(*slot);
+            area.zero(&self.stream, offset, slot.bytes).unwrap_or_else(|error| panic!("{error}"));
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod driver;
 mod graph;
+mod kept;
 mod library;
 mod memory;
 

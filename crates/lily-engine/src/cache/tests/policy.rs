@@ -11,8 +11,11 @@ fn heavy() -> (StateLayout, PrefixCache) {
 }
 
 fn keep(cache: &mut PrefixCache, layout: &StateLayout, tokens: &[u32]) {
-    let state = || Snapshot { window: 0, bytes: vec![0; layout.snapshot_bytes] };
-    let rows = |range: Range<usize>| Rows { buffers: vec![vec![0; range.len() * layout.row_bytes[0]]] };
+    let state = || Snapshot { window: 0, kept: Box::new(vec![0_u8; layout.snapshot_bytes]) };
+    let rows = |range: Range<usize>| Rows {
+        tokens: range.len(),
+        kept: Box::new(vec![0_u8; range.len() * layout.row_bytes[0]]),
+    };
     cache.insert(tokens, state, rows);
 }
 
