@@ -161,9 +161,8 @@ impl Pool {
         self.context.enter()?;
         let mut address = 0;
         // SAFETY: a live variable, a live pool and stream.
-        let got = check(unsafe {
-            sys::cuMemAllocFromPoolAsync(&mut address, bytes.max(256), self.pool, self.stream.raw())
-        });
+        let got =
+            check(unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes.max(256), self.pool, self.stream.raw()) });
         got.map_err(|_| BackendError::OutOfMemory { what: what.to_owned(), bytes })?;
         Ok(Memory { context: Arc::clone(&self.context), address, bytes, pool: Some(Arc::clone(self)) })
     }

@@ -72,8 +72,7 @@ impl Memory {
             Ok(area)
         };
         let areas = self.layout.state.iter().map(area).collect::<Result<Vec<_>, BackendError>>()?;
-        let (layout, stream, keeper) =
-            (Arc::clone(&self.layout), Arc::clone(&self.stream), Arc::clone(&self.keeper));
+        let (layout, stream, keeper) = (Arc::clone(&self.layout), Arc::clone(&self.stream), Arc::clone(&self.keeper));
         Ok(CudaState { areas: Arc::new(areas), layout, stream, keeper })
     }
 
