@@ -9,7 +9,7 @@ mod reuse;
 mod routing;
 mod timing;
 
-pub use ahead::{Ahead, AheadError};
+pub use ahead::Ahead;
 pub use timing::{KernelTime, StepTimes};
 
 use crate::backend::cpu::{CpuDevice, CpuMode};
@@ -165,14 +165,10 @@ pub struct Engine {
 enum ProgramKey {
     /// A chunk of the full length, with or without logits.
     Chunk { logits: bool },
-    /// A decode step.
-    Decode(DecodeClass),
-    /// A decode step of several sessions.
-    Batch(Vec<DecodeClass>),
-    /// A decode step that chooses the next token.
-    Ahead(DecodeClass),
+    /// A decode step of these sessions, which may choose the next tokens.
+    Decode { classes: Vec<DecodeClass>, choose: bool },
     /// The choice alone.
-    Choose,
+    Choose { sessions: usize },
 }
 
 /// What a step computes.
@@ -403,11 +399,15 @@ impl Engine {
         }
     }
 
-    /// Empties a session whose step failed, once nothing of it is under way any more.
-    fn emptied_if(&mut self, session: &mut Session, failed: Result<(), BackendError>) -> Result<(), EngineError> {
+    /// Empties sessions whose step failed, once nothing of it is under way any more.
+    fn emptied_if(
+        &mut self,
+        sessions: &mut [&mut Session],
+        failed: Result<(), BackendError>,
+    ) -> Result<(), EngineError> {
         failed.map_err(|error| {
             let _ = self.backend.wait(); // the first error is the one to tell
-            session.clear(&self.model);
+            sessions.iter_mut().for_each(|session| session.clear(&self.model));
             error.into()
         })
     }
@@ -428,7 +428,7 @@ impl Engine {
         let started = self.run(session, tokens.len(), kind);
         let result = meanwhile();
         let run = started.and_then(|()| self.backend.wait());
-        self.emptied_if(session, run)?;
+        self.emptied_if(&mut [session], run)?;
         session.extend(tokens);
         if kind != (StepKind::Prompt { logits: false }) {
             self.backend.read(self.model.scratch.logits, bytemuck::cast_slice_mut(session.logits_mut()));
@@ -443,44 +443,29 @@ impl Engine {
             let plan = model.prefill(rows, kind == StepKind::Prompt { logits: true });
             return routing::run_with_host_routing(self.backend.as_mut(), plan, &mut [session.state.as_mut()]);
         }
-        let class = model.decode_class(session.tokens().len());
+        let classes = vec![model.decode_class(session.tokens().len())];
+        let decode = ProgramKey::Decode { classes, choose: false };
         let key = match kind {
-            StepKind::Decode => ProgramKey::Decode(class),
-            StepKind::Prompt { logits: true } if rows == 1 && model.traits.decode_is_prefill => {
-                ProgramKey::Decode(class)
-            }
+            StepKind::Decode => decode,
+            StepKind::Prompt { logits: true } if rows == 1 && model.traits.decode_is_prefill => decode,
             StepKind::Prompt { logits } if rows == model.chunk_tokens => ProgramKey::Chunk { logits },
             StepKind::Prompt { logits } => {
                 return self.backend.run(&model.prefill(rows, logits), &mut [session.state.as_mut()]);
             }
         };
-        self.submit(session, key, rows)
+        self.submit(&mut [session], key)
     }
 
     /// Starts a plan that is kept.
-    fn submit(&mut self, session: &mut Session, key: ProgramKey, rows: usize) -> Result<(), BackendError> {
-        let position = session.tokens().len();
-        self.submit_all(&mut [session], key, rows, position)
-    }
-
-    /// Starts a plan that is kept on several sessions.
-    fn submit_all(
-        &mut self,
-        sessions: &mut [&mut Session],
-        key: ProgramKey,
-        rows: usize,
-        position: usize,
-    ) -> Result<(), BackendError> {
+    fn submit(&mut self, sessions: &mut [&mut Session], key: ProgramKey) -> Result<(), BackendError> {
         let model = &self.model;
         let program = match self.programs.entry((model.traits.mechanisms, key)) {
             Entry::Occupied(kept) => kept.into_mut(),
             Entry::Vacant(place) => {
                 let plan = match &place.key().1 {
-                    ProgramKey::Decode(_) => model.decode(position, false),
-                    ProgramKey::Ahead(_) => model.decode(position, true),
-                    ProgramKey::Batch(classes) => model.decode_batch(classes),
-                    ProgramKey::Choose => model.choose(),
-                    ProgramKey::Chunk { logits } => model.prefill(rows, *logits),
+                    ProgramKey::Decode { classes, choose } => model.decode_batch(classes, *choose),
+                    ProgramKey::Choose { sessions } => model.choose(*sessions),
+                    ProgramKey::Chunk { logits } => model.prefill(model.chunk_tokens, *logits),
                 };
                 place.insert(self.backend.prepare(plan)?)
             }

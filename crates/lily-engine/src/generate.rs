@@ -5,8 +5,10 @@
 //! prefill chunks and between tokens; the scheduler runs several by turns. Text, stop strings and the split of
 //! reasoning from answer are made of the tokens by the layer above.
 
+mod ahead;
 mod generation;
 
+pub(crate) use ahead::run as run_ahead;
 pub use generation::{Chosen, Generation, Pause};
 
 use crate::cache::Reuse;

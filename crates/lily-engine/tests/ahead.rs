@@ -8,7 +8,7 @@ use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::generate::{Event, FinishReason, GenerateError, Halt, Request, Summary, generate};
 use lily_engine::model::Traits;
 use lily_engine::plan::{BufferTable, Plan, Slot};
-use lily_engine::sampler::{SampleError, SamplingParams};
+use lily_engine::sampler::{History, SampleError, Sampler, SamplingParams, Token};
 use lily_engine::session::Session;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -104,7 +104,8 @@ fn engine(traits: Traits) -> Engine {
 
 fn engine_on(device: Strict) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/family_heads-q4g64");
-    let options = EngineOptions { context_tokens: 64, chunk_tokens: 16, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 64, chunk_tokens: 16, sessions: 5, ..EngineOptions::for_this_machine() };
     Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap()
 }
 
@@ -174,6 +175,68 @@ fn the_session_is_what_its_tokens_say() {
         device.advance(&mut cold, &held, &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
         assert!(cold.logits().unwrap() == logits, "after {:?} at {}", summary.finish_reason, held.len());
     }
+}
+
+/// Tokens chosen for these sessions together, round by round, and the sessions' logits afterwards.
+fn chosen(
+    engine: &mut Engine,
+    sessions: &mut [Session],
+    params: &[SamplingParams],
+    rounds: &[usize],
+) -> Vec<Vec<Token>> {
+    let vocab = engine.model().shape.vocab - 3;
+    let samplers: Vec<Sampler> = params.iter().map(|p| Sampler::new(p.clone(), vocab).unwrap()).collect();
+    let prompts: Vec<Vec<u32>> = sessions.iter().map(|session| session.tokens().to_vec()).collect();
+    let mut tokens = vec![Vec::new(); sessions.len()];
+    for &steps in rounds {
+        let generated: Vec<Vec<u32>> =
+            tokens.iter().map(|all: &Vec<Token>| all.iter().map(|t| t.id).collect()).collect();
+        let histories = prompts.iter().zip(&generated).map(|(prompt, generated)| History { prompt, generated });
+        let choices: Vec<_> = samplers.iter().zip(histories).collect();
+        let mut ahead = engine.ahead(sessions.iter_mut().collect(), &choices).unwrap();
+        for _ in 0..steps {
+            let next = ahead.next(true).unwrap();
+            tokens.iter_mut().zip(next).for_each(|(all, token)| all.push(token.clone().unwrap()));
+        }
+        ahead.finish().unwrap();
+    }
+    tokens
+}
+
+fn prompted(engine: &mut Engine, seed: u32) -> Session {
+    let prompt: Vec<u32> = (0..9 + 4 * seed).map(|i| (i * 7 + 13 * seed) % 100).collect();
+    let mut session = engine.new_session().unwrap();
+    engine.advance(&mut session, &prompt, &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
+    session
+}
+
+/// Each session of a step has its own parameters, draws, counts and logits.
+#[test]
+fn several_sessions_get_the_tokens_that_each_gets_alone() {
+    let mut device = engine(CHOOSING);
+    let params = sampling();
+    let mut together: Vec<Session> = (0..5).map(|i| prompted(&mut device, i)).collect();
+    let tokens = chosen(&mut device, &mut together, &params, &[3, 6]);
+    for (i, (params, tokens)) in params.into_iter().zip(tokens).enumerate() {
+        let mut alone = [prompted(&mut device, i as u32)];
+        assert_eq!(chosen(&mut device, &mut alone, &[params], &[9]), [tokens], "session {i}");
+        assert_eq!(alone[0].tokens(), together[i].tokens());
+        assert!(alone[0].logits().unwrap() == together[i].logits().unwrap(), "session {i}");
+    }
+}
+
+#[test]
+fn broken_logits_are_told_for_their_session() {
+    // The head's third run is the first step of both; what is spoilt are the logits of one.
+    let mut device = engine_on(Strict { traits: CHOOSING, spoil: Some(3) });
+    let mut sessions = [prompted(&mut device, 0), prompted(&mut device, 1)];
+    let sampler = Sampler::new(SamplingParams::greedy(), device.model().shape.vocab).unwrap();
+    let choices = [(&sampler, History::default()); 2];
+    let mut ahead = device.ahead(sessions.iter_mut().collect(), &choices).unwrap();
+    assert!(ahead.next(true).unwrap().iter().all(Result::is_ok));
+    let results = ahead.next(false).unwrap();
+    let broken = |result: &Result<Token, SampleError>| matches!(result, Err(SampleError::NotFinite { index: 2, .. }));
+    assert!(broken(&results[0]) && results[1].is_ok(), "{results:?}");
 }
 
 /// A GPU's plans, by the reference functions of their kernels, choose the same tokens too.

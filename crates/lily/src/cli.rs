@@ -551,6 +551,9 @@ pub struct KernelsArgs {
     /// Tokens of the prefill chunk
     #[arg(long, default_value_t = 512, value_name = "ROWS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
     pub rows: usize,
+    /// Sessions that the decode step extends at once
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub sessions: usize,
     /// Runs of each measurement of decoding; prefill gets a quarter
     #[arg(long, default_value_t = 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub repeats: usize,

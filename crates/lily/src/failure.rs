@@ -4,10 +4,11 @@
 
 use lily_engine::backend::BackendError;
 use lily_engine::checkpoint::CheckpointError;
-use lily_engine::engine::{AheadError, EngineError};
+use lily_engine::engine::EngineError;
 use lily_engine::generate::GenerateError;
 use lily_engine::prompt::PromptError;
 use lily_engine::sampler::ParamsError;
+use lily_engine::sampler::SampleError;
 use lily_server::StartError;
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -167,12 +168,9 @@ impl From<ParamsError> for Failure {
     }
 }
 
-impl From<AheadError> for Failure {
-    fn from(error: AheadError) -> Self {
-        match error {
-            AheadError::Engine(error) => error.into(),
-            AheadError::Sample(error) => Self::new(FAILED, error),
-        }
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Self {
+        Self::new(FAILED, error)
     }
 }
 

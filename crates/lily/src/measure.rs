@@ -3,7 +3,7 @@
 //! What is measured in which order, and what the figures are compared with, is the business of the commands.
 
 use crate::failure::Failure;
-use lily_engine::engine::{AheadError, Engine};
+use lily_engine::engine::Engine;
 use lily_engine::sampler::{History, Sampler, SamplingParams, philox};
 use lily_engine::session::Session;
 use serde::{Deserialize, Serialize};
@@ -109,16 +109,17 @@ impl Context {
         let mut tokens = Vec::with_capacity(count);
         let start = Instant::now();
         if engine.model().traits.chooses_tokens {
-            let mut ahead = engine.ahead(&mut session, &sampler, History { prompt: &prompt, generated: &[] })?;
+            let history = History { prompt: &prompt, generated: &[] };
+            let mut ahead = engine.ahead(vec![&mut session], &[(&sampler, history)])?;
             for _ in 0..count {
-                tokens.push(ahead.next(true)?.id);
+                tokens.push(ahead.next(true)?[0].clone()?.id);
             }
             ahead.finish()?;
         } else {
             for _ in 0..count {
                 let logits = session.logits().expect("the context and every step leave logits");
                 let history = History { prompt: &prompt, generated: &tokens };
-                let token = sampler.sample(logits, history).map_err(AheadError::from)?;
+                let token = sampler.sample(logits, history)?;
                 engine.decode(&mut session, token.id)?;
                 tokens.push(token.id);
             }
@@ -126,7 +127,7 @@ impl Context {
         Ok(Decoded { tokens_per_second: count as f64 / start.elapsed().as_secs_f64(), tokens })
     }
 
-    /// Takes so many greedy steps of several sessions at once, `runs` times after `warm_steps` that are not counted; the
+    /// Takes so many greedy steps of several sessions at once, as the scheduler makes them on this device, `runs` times after `warm_steps` that are not counted; the
     /// sessions part at their first token, so that they choose experts of their own. Gives tokens per second of all
     /// sessions together, of every run.
     pub fn decode_batch(
@@ -141,14 +142,23 @@ impl Context {
         let mut batch = (0..sessions).map(|_| engine.fork(&self.filled)).collect::<Result<Vec<_>, _>>()?;
         let mut sampler = Sampler::new(SamplingParams::greedy(), vocab)?;
         let mut tokens = random_tokens(vocab, u64::MAX, sessions);
+        engine.decode_batch(&mut batch.iter_mut().collect::<Vec<_>>(), &tokens, || ())?;
         let mut steps = |count: usize| -> Result<f64, Failure> {
             let start = Instant::now();
-            for _ in 0..count {
-                let mut all: Vec<&mut Session> = batch.iter_mut().collect();
-                engine.decode_batch(&mut all, &tokens, || ())?;
-                for (session, token) in batch.iter().zip(&mut tokens) {
-                    let logits = session.logits().expect("every step leaves logits");
-                    *token = sampler.sample(logits, History::default()).map_err(AheadError::from)?.id;
+            if engine.model().traits.chooses_tokens {
+                let choices = vec![(&sampler, History::default()); sessions];
+                let mut ahead = engine.ahead(batch.iter_mut().collect(), &choices)?;
+                for _ in 0..count {
+                    ahead.next(true)?.iter().try_for_each(|token| token.clone().map(|_| ()))?;
+                }
+                ahead.finish()?;
+            } else {
+                for _ in 0..count {
+                    for (session, token) in batch.iter().zip(&mut tokens) {
+                        let logits = session.logits().expect("every step leaves logits");
+                        *token = sampler.sample(logits, History::default())?.id;
+                    }
+                    engine.decode_batch(&mut batch.iter_mut().collect::<Vec<_>>(), &tokens, || ())?;
                 }
             }
             Ok((count * sessions) as f64 / start.elapsed().as_secs_f64())
@@ -175,10 +185,10 @@ pub fn first_token(engine: &mut Engine, prompt: &[u32], cached_tokens: usize) ->
     let advance = engine.advance(&mut session, prompt, &[], &mut |_, _| ControlFlow::Continue(()))?;
     let history = History { prompt, generated: &[] };
     if engine.model().traits.chooses_tokens {
-        engine.ahead(&mut session, &sampler, history)?.next(false)?;
+        engine.ahead(vec![&mut session], &[(&sampler, history)])?.next(false)?[0].clone()?;
     } else {
         let logits = session.logits().expect("the last token of a prompt leaves logits");
-        sampler.sample(logits, history).map_err(AheadError::from)?;
+        sampler.sample(logits, history)?;
     }
     let milliseconds = 1e3 * start.elapsed().as_secs_f64();
     if advance.reused_tokens != cached_tokens {

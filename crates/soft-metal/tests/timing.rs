@@ -35,7 +35,7 @@ fn what_is_repeated_or_left_out_leads_nobody_astray() {
     let mut engine = Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap();
     let sampler = Sampler::new(SamplingParams::greedy(), engine.model().shape.vocab).unwrap();
     let session = filled(&mut engine, 6);
-    let decode = engine.time_decode(session, &sampler, 1).unwrap();
+    let decode = engine.time_decode(vec![session], &sampler, 1).unwrap();
     check(&decode, &["project", "delta_step", "attend_blocks", "experts_gate_up_step", "sample"]);
     let session = filled(&mut engine, 6);
     let chunk = engine.time_chunk(session, (0..3).collect(), 1).unwrap();

@@ -55,18 +55,14 @@ impl Engine {
         let (scratch, rows) = (&self.model.scratch, tokens.len());
         self.backend.write(scratch.steps.first(size_of_val(steps)), bytemuck::cast_slice(steps));
         self.backend.write(scratch.tokens.first(4 * rows), bytemuck::cast_slice(tokens));
-        let started = self.submit_all(sessions, ProgramKey::Batch(classes), rows, 0);
+        let started = self.submit(sessions, ProgramKey::Decode { classes, choose: false });
         let result = meanwhile();
-        if let Err(error) = started.and_then(|()| self.backend.wait()) {
-            let _ = self.backend.wait(); // the first error is the one to tell
-            sessions.iter_mut().for_each(|session| session.clear(&self.model));
-            return Err(error.into());
-        }
-        let logits = self.model.scratch.logits;
+        let run = started.and_then(|()| self.backend.wait());
+        self.emptied_if(sessions, run)?;
         for (i, (session, token)) in sessions.iter_mut().zip(tokens).enumerate() {
             session.extend(&[*token]);
-            let row = self.model.scratch.logits_rows.part(i * logits.bytes, logits.bytes);
-            self.backend.read(row, bytemuck::cast_slice_mut(session.logits_mut()));
+            let logits = self.model.choice_of(i).logits;
+            self.backend.read(logits, bytemuck::cast_slice_mut(session.logits_mut()));
         }
         Ok(result)
     }

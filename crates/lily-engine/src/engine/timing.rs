@@ -9,7 +9,7 @@
 //! read is one that the step before it wrote.
 
 use super::{Engine, EngineError};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, State};
 use crate::kernel::Step;
 use crate::plan::Plan;
 use crate::sampler::{History, Sampler};
@@ -35,7 +35,7 @@ pub struct KernelTime {
 pub struct StepTimes {
     /// What was measured.
     pub plan: Plan,
-    /// At which step.
+    /// At which step, of the first session.
     pub step: Step,
     /// Every run of the whole, in seconds.
     pub whole: Vec<f64>,
@@ -47,31 +47,38 @@ pub struct StepTimes {
 
 /// What a step is run on.
 struct Setup {
-    session: Session,
-    step: Step,
+    sessions: Vec<Session>,
+    steps: Vec<Step>,
     tokens: Vec<u32>,
     repeats: usize,
 }
 
 impl Engine {
-    /// Times a decode step after what `session` holds, which must have logits. The session is given up: its state is none
-    /// of any tokens afterwards.
+    /// Times a decode step after what `sessions` hold, which must have logits; each takes another token. The sessions are
+    /// given up: their state is none of any tokens afterwards.
     ///
     /// # Errors
-    /// If the context is full, or the device fails.
+    /// If a context is full, or the device fails.
+    ///
+    /// # Panics
+    /// If there are no sessions, or more than the model's batch: a broken invariant of the caller.
     pub fn time_decode(
         &mut self,
-        session: Session,
+        sessions: Vec<Session>,
         sampler: &Sampler,
         repeats: usize,
     ) -> Result<StepTimes, EngineError> {
-        self.check_fit(session.tokens().len() + 1)?;
         let chooses = self.model.traits.chooses_tokens;
-        if chooses {
-            self.write_sampler(&session, sampler, History { prompt: &[], generated: &[] });
+        for (place, session) in sessions.iter().enumerate() {
+            self.check_fit(session.tokens().len() + 1)?;
+            if chooses {
+                self.write_sampler(place, session, (sampler, History { prompt: &[], generated: &[] }));
+            }
         }
-        let plan = self.model.decode(session.tokens().len(), chooses);
-        self.time_plan(plan, session, vec![0], repeats)
+        let classes: Vec<_> = sessions.iter().map(|session| self.model.decode_class(session.tokens().len())).collect();
+        let plan = self.model.decode_batch(&classes, chooses);
+        let tokens = (0..sessions.len() as u32).collect();
+        self.time_plan(plan, sessions, tokens, repeats)
     }
 
     /// Times a chunk of a prompt, `tokens`, after what `session` holds; the session is given up.
@@ -86,18 +93,20 @@ impl Engine {
         self.check_fit(session.tokens().len() + tokens.len())?;
         self.check_ids(&tokens)?;
         let plan = self.model.prefill(tokens.len(), true);
-        self.time_plan(plan, session, tokens, repeats)
+        self.time_plan(plan, vec![session], tokens, repeats)
     }
 
     fn time_plan(
         &mut self,
         plan: Plan,
-        session: Session,
+        sessions: Vec<Session>,
         tokens: Vec<u32>,
         repeats: usize,
     ) -> Result<StepTimes, EngineError> {
-        let step = Step { position: session.tokens().len() as u32, window: session.window };
-        let mut setup = Setup { session, step, tokens, repeats };
+        let step = |s: &Session| Step { position: s.tokens().len() as u32, window: s.window };
+        let steps: Vec<Step> = sessions.iter().map(step).collect();
+        let step = steps[0];
+        let mut setup = Setup { sessions, steps, tokens, repeats };
         let whole = self.runs(&mut setup, &[&plan])?.swap_remove(0);
         let launches = self.one_by_one(&mut setup, &plan)?;
         let mut names: Vec<&'static str> = Vec::new();
@@ -138,7 +147,7 @@ impl Engine {
             for (program, seconds) in programs.iter().zip(&mut seconds) {
                 self.write_step(setup);
                 let start = Instant::now();
-                self.backend.submit(program, &mut [setup.session.state.as_mut()])?;
+                self.backend.submit(program, &mut setup.states())?;
                 self.backend.wait()?;
                 if run > 0 {
                     seconds.push(start.elapsed().as_secs_f64());
@@ -153,7 +162,7 @@ impl Engine {
         let mut runs: Vec<Vec<f64>> = vec![Vec::new(); plan.dispatches.len()];
         for _ in 0..setup.repeats {
             self.write_step(setup);
-            let Some(seconds) = self.backend.time(plan, &mut [setup.session.state.as_mut()])? else {
+            let Some(seconds) = self.backend.time(plan, &mut setup.states())? else {
                 return Ok(None);
             };
             runs.iter_mut().zip(seconds).for_each(|(runs, seconds)| runs.push(seconds));
@@ -164,8 +173,15 @@ impl Engine {
     /// The kernels that end a step move it on, so that every run is told again where it is.
     fn write_step(&mut self, setup: &Setup) {
         let scratch = &self.model.scratch;
-        self.backend.write(scratch.step, bytemuck::bytes_of(&setup.step));
+        let steps = bytemuck::cast_slice(&setup.steps);
+        self.backend.write(scratch.steps.first(steps.len()), steps);
         self.backend.write(scratch.tokens.first(4 * setup.tokens.len()), bytemuck::cast_slice(&setup.tokens));
+    }
+}
+
+impl Setup {
+    fn states(&mut self) -> Vec<&mut dyn State> {
+        self.sessions.iter_mut().map(|session| &mut *session.state as &mut dyn State).collect()
     }
 }
 

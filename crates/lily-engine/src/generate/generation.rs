@@ -3,10 +3,10 @@
 //! Whoever runs it brings the engine and the same session to every call, and decides when the next step comes. It keeps
 //! no time and tells nobody: that is the work of its callers.
 
-use super::{FinishReason, GenerateError, Halt, Request, Summary};
+use super::{FinishReason, GenerateError, Halt, Request, Summary, ahead};
 use crate::cache::Reuse;
 use crate::constraint::{Constraint, ConstraintError, TokenMask};
-use crate::engine::{AheadError, Engine, EngineError};
+use crate::engine::{Engine, EngineError};
 use crate::sampler::{History, LogProbs, SampleError, Sampler, Token};
 use crate::session::Session;
 use std::ops::ControlFlow;
@@ -210,33 +210,42 @@ impl Generation {
         session: &mut Session,
         on_token: &mut dyn FnMut(Token) -> ControlFlow<Pause>,
     ) -> Result<(), GenerateError> {
-        if self.ended() {
-            return Ok(());
+        let mut alone = [(self, session)];
+        ahead::run(engine, &mut alone, &mut |_, token| on_token(token))?.into_iter().collect()
+    }
+
+    /// What its next token is chosen by.
+    pub(super) fn choice(&self) -> (&Sampler, History<'_>) {
+        (&self.sampler, History { prompt: &self.request.prompt, generated: &self.generated })
+    }
+
+    /// Whether the device should go on with a step while the next token is looked at.
+    pub(super) fn wants_more(&self) -> bool {
+        self.generated.len() + 1 < self.max_tokens
+    }
+
+    /// Takes the token that the device chose, and tells it if it is one of the text; whether to go on.
+    pub(super) fn take_chosen(
+        &mut self,
+        chosen: &Result<Token, SampleError>,
+        tell: &mut dyn FnMut(Token) -> ControlFlow<Pause>,
+    ) -> Result<bool, GenerateError> {
+        let token = chosen.clone().map_err(|source| sample_failed(source, &self.request, &self.generated))?;
+        if !self.take(token)? {
+            return Ok(false);
         }
-        if let Some(last) = self.due(session) {
-            engine.decode(session, last)?;
-        }
-        let history = History { prompt: &self.request.prompt, generated: &self.generated };
-        let mut ahead = engine.ahead(session, &self.sampler, history)?;
-        while !self.ended() {
-            let token = ahead.next(self.generated.len() + 1 < self.max_tokens).map_err(|error| match error {
-                AheadError::Engine(error) => error.into(),
-                AheadError::Sample(source) => sample_failed(source, &self.request, &self.generated),
-            })?;
-            if !self.take(token)? {
-                break;
+        match tell(token) {
+            ControlFlow::Continue(()) => Ok(!self.ended()),
+            ControlFlow::Break(Pause::Interrupted) => Ok(false),
+            ControlFlow::Break(Pause::Halted(halt)) => {
+                self.halt(halt);
+                Ok(false)
             }
-            match on_token(token) {
-                ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Pause::Interrupted) => break,
-                ControlFlow::Break(Pause::Halted(halt)) => self.halt(halt),
-            }
         }
-        Ok(ahead.finish()?)
     }
 
     /// Whether the text has ended, or ends here because there are enough tokens.
-    fn ended(&mut self) -> bool {
+    pub(super) fn ended(&mut self) -> bool {
         if self.finish_reason.is_none() && self.generated.len() == self.max_tokens {
             let full = self.max_tokens == self.room;
             self.finish_reason = Some(if full { FinishReason::ContextFull } else { FinishReason::Length });

@@ -42,7 +42,7 @@ impl DecodeClass {
         }
     }
 
-    /// Place among the sessions of a step: those whose blocks are merged first, then by blocks.
+    /// Place among the sessions of a step: by blocks.
     pub fn order(self) -> u32 {
         match self {
             DecodeClass::Whole => 0,
@@ -66,6 +66,23 @@ impl DecodeClass {
     }
 }
 
+/// What the choice of a session's token works with, beside its step and the token.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // named as the kernel's buffers
+pub struct Choice {
+    pub params: Slot,
+    pub logits: Slot,
+    pub bias: Slot,
+    pub counts: Slot,
+    pub draws: Slot,
+    /// Two of them, which alternate.
+    pub results: Slot,
+    /// Two of them, which alternate.
+    pub logprobs: Slot,
+    pub scans: Slot,
+    pub sums: Slot,
+}
+
 /// Row `i` of rows of so many bytes.
 fn row(slot: Slot, bytes: usize, i: usize) -> Slot {
     slot.part(i * bytes, bytes)
@@ -78,24 +95,18 @@ impl Model {
     ///
     /// The plan serves every position of the same [`Model::decode_class`] as `position`.
     pub fn decode(&self, position: usize, choose: bool) -> Plan {
-        let mut plan = self.decode_batch(&[self.decode_class(position)]);
-        if choose {
-            self.push_choice(&mut plan);
-        }
-        plan
+        self.decode_batch(&[self.decode_class(position)], choose)
     }
 
     /// The plan that extends several sessions by one token each and computes the logits of each: matrices are read once for
     /// all, state is each session's own. Row `i` of every activation is that of session `i`, and has the bits that a step of
-    /// this session alone gives it.
+    /// this session alone gives it. With `choose` it chooses the next token of each.
     ///
     /// # Panics
-    /// If there is no session, more than [`Model::batch`], or one whose blocks the output projection merges after one whose
-    /// blocks it does not ([`DecodeClass::merged`]): broken invariants of the engine.
-    pub fn decode_batch(&self, classes: &[DecodeClass]) -> Plan {
+    /// If there is no session, or more than [`Model::batch`]: broken invariants of the engine.
+    pub fn decode_batch(&self, classes: &[DecodeClass], choose: bool) -> Plan {
         let rows = classes.len();
         assert!((1..=self.batch).contains(&rows), "a batch of {rows} sessions; at most {}", self.batch);
-        assert!(classes.is_sorted_by_key(|class| !class.merged()), "sessions with merged blocks first");
         let mut plan = self.empty_plan();
         self.embed_rows(&mut plan, rows);
         for layer in &self.layers {
@@ -110,6 +121,9 @@ impl Model {
             }
         }
         self.head(&mut plan, 0, rows);
+        if choose {
+            self.push_choices(&mut plan, rows);
+        }
         plan
     }
 
@@ -119,39 +133,53 @@ impl Model {
         rows > 1 && self.traits.decode_is_prefill
     }
 
-    /// The plan that only chooses a token from logits that are there.
-    pub fn choose(&self) -> Plan {
+    /// The plan that only chooses a token for each of several sessions, from logits that are there.
+    pub fn choose(&self, sessions: usize) -> Plan {
         let mut plan = self.empty_plan();
-        self.push_choice(&mut plan);
+        self.push_choices(&mut plan, sessions);
         plan
     }
 
-    fn push_choice(&self, plan: &mut Plan) {
-        let s = &self.scratch;
+    fn push_choices(&self, plan: &mut Plan, sessions: usize) {
+        let choices: Vec<Choice> = (0..sessions).map(|i| self.choice_of(i)).collect();
         let vocab = self.shape.vocab as u32;
-        plan.push(SampleScan {
-            args: SampleScanArgs { vocab },
-            params: s.sampling,
-            logits: s.logits,
-            bias: s.bias,
-            counts: s.counts,
-            scans: s.scans,
-            sums: s.sums,
-        });
-        plan.push(Sample {
-            args: SampleArgs { vocab },
-            params: s.sampling,
-            logits: s.logits,
-            bias: s.bias,
-            counts: s.counts,
-            step: s.step,
-            token: s.tokens.first(4),
-            draws: s.draws,
-            results: s.results,
-            logprobs: s.logprobs,
-            scans: s.scans,
-            sums: s.sums,
-        });
+        for Choice { params, logits, bias, counts, scans, sums, .. } in choices.iter().copied() {
+            plan.push(SampleScan { args: SampleScanArgs { vocab }, params, logits, bias, counts, scans, sums });
+        }
+        for (i, choice) in choices.into_iter().enumerate() {
+            let Choice { params, logits, bias, counts, draws, results, logprobs, scans, sums } = choice;
+            plan.push(Sample {
+                args: SampleArgs { vocab },
+                params,
+                logits,
+                bias,
+                counts,
+                step: self.step_of(i),
+                token: row(self.scratch.tokens, 4, i),
+                draws,
+                results,
+                logprobs,
+                scans,
+                sums,
+            });
+        }
+    }
+
+    /// What the choice of session `i` works with.
+    pub fn choice_of(&self, i: usize) -> Choice {
+        let s = &self.scratch;
+        let own = |slot: Slot| row(slot, slot.bytes / self.batch, i);
+        Choice {
+            params: own(s.sampling),
+            logits: own(s.logits_rows),
+            bias: own(s.bias),
+            counts: own(s.counts),
+            draws: own(s.draws),
+            results: own(s.results),
+            logprobs: own(s.logprobs),
+            scans: own(s.scans),
+            sums: own(s.sums),
+        }
     }
 
     /// Which decode plan a step at `position` needs.
@@ -203,7 +231,7 @@ impl Model {
     }
 
     /// The step of session `i`.
-    fn step_of(&self, i: usize) -> Slot {
+    pub fn step_of(&self, i: usize) -> Slot {
         row(self.scratch.steps, size_of::<Step>(), i)
     }
 
@@ -268,18 +296,29 @@ impl Model {
                 plan.push(AttendMerge { args: AttendMergeArgs { dims, blocks }, q_raw, partials, out });
             }
         }
-        let merged = classes.iter().filter(|class| class.merged()).count();
-        if merged > 0 {
-            let dims = self.attention_dims(merged);
-            let args = MergeMatVecAddArgs { dims, blocks: MERGED_BLOCKS, outputs: o.rows, format: o.format };
-            let (codes, scales, biases, h) = (o.codes, o.scales, o.biases, self.hidden(s.h, merged));
-            let q_raw = s.q_raw.first(4 * merged * dims.q_width());
-            let partials = s.partials.first(merged * dims.partial_bytes(MERGED_BLOCKS));
-            plan.push(MergeMatVecAdd { args, q_raw, partials, codes, scales, biases, h });
+        // Neighbours whose blocks are merged in the same way take one kernel.
+        let (mut start, mut partials_start) = (0, 0);
+        for alike in classes.chunk_by(|a, b| a.merged() == b.merged()) {
+            let these = start..start + alike.len();
+            let partials_bytes: usize = alike.iter().map(|class| dims.partial_bytes(class.order())).sum();
+            if alike[0].merged() {
+                let partials = s.partials.part(partials_start, partials_bytes);
+                self.merge_and_add(plan, o, these.clone(), partials);
+            } else {
+                self.product_add_rows(plan, mixed, o, these.clone());
+            }
+            (start, partials_start) = (these.end, partials_start + partials_bytes);
         }
-        if merged < rows {
-            self.product_add_rows(plan, mixed, o, merged..rows);
-        }
+    }
+
+    /// Merges the blocks of these rows and adds their products to the residual stream.
+    fn merge_and_add(&self, plan: &mut Plan, o: &MatrixSlots, rows: Range<usize>, partials: Slot) {
+        let (s, dims) = (&self.scratch, self.attention_dims(rows.len()));
+        let part = |slot: Slot, bytes: usize| slot.part(rows.start * bytes, rows.len() * bytes);
+        let args = MergeMatVecAddArgs { dims, blocks: MERGED_BLOCKS, outputs: o.rows, format: o.format };
+        let (codes, scales, biases) = (o.codes, o.scales, o.biases);
+        let (q_raw, h) = (part(s.q_raw, 4 * dims.q_width()), part(s.h, 2 * o.rows as usize));
+        plan.push(MergeMatVecAdd { args, q_raw, partials, codes, scales, biases, h });
     }
 
     fn attend_step(&self, plan: &mut Plan, layer: &LayerBuffers, i: usize, out: Slot) {

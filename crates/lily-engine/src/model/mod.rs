@@ -10,7 +10,7 @@ mod prefill;
 mod unfused;
 
 pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
-pub use decode::DecodeClass;
+pub use decode::{Choice, DecodeClass};
 pub use mechanism::{Mechanism, Mechanisms, UnknownMechanism};
 
 use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims};

@@ -1,18 +1,18 @@
 //! What jobs compute when it is their turn: a prefill chunk of one, a decode step of all streams at once, or many steps of
-//! a lone one whose tokens the device chooses.
+//! streams whose tokens the device chooses, where nobody else waits.
 
 use super::core::{Core, Running, caught};
 use super::job::{JobError, JobEvent};
 use super::turns::{Phase, Turn, Turns};
 use crate::backend::BackendError;
 use crate::engine::{Engine, EngineError};
-use crate::generate::{Generation, Pause};
+use crate::generate::{Generation, Pause, run_ahead};
 use crate::sampler::Token;
 use crate::session::Session;
 use std::ops::ControlFlow;
 
 impl Core {
-    /// Does one piece of work, or many steps where the device chooses the tokens of a lone job, until `interrupted`.
+    /// Does one piece of work, or many steps where the device chooses the tokens of all jobs, until `interrupted`.
     pub fn turn(&mut self, interrupted: &dyn Fn() -> bool) {
         let phases: Vec<_> = self.running.iter().map(|job| (job.id, job.phase())).collect();
         let streams = phases.iter().filter(|(_, phase)| *phase == Phase::Stream).count();
@@ -20,15 +20,16 @@ impl Core {
             None => {}
             Some(Turn::Chunk { job, most_tokens }) => self.read(job, most_tokens, streams),
             Some(Turn::Token { job }) => {
-                let alone = phases.len() == 1 && self.running[job].generation.can_run_ahead(&self.engine);
                 let steps = phases[job].1 == Phase::Stream;
                 let most = self.engine.model().batch;
                 let jobs = if steps { Turns::together(&phases, job, most) } else { vec![job] };
+                let all = jobs.len() == phases.len();
+                let ahead = all && self.running.iter().all(|job| job.generation.can_run_ahead(&self.engine));
                 let start = self.now();
                 let last = self.running[jobs[jobs.len() - 1]].id;
                 let count = jobs.len();
-                if alone {
-                    self.run_ahead(job, interrupted)
+                if ahead {
+                    self.run_ahead(interrupted)
                 } else {
                     self.write(jobs)
                 }
@@ -50,12 +51,13 @@ impl Core {
         self.end_those_that_ended(vec![(index, result)]);
     }
 
-    /// Lets the device choose a lone job's tokens.
-    fn run_ahead(&mut self, index: usize, interrupted: &dyn Fn() -> bool) {
-        let (engine, job) = (&mut self.engine, &mut self.running[index]);
-        job.prefilled.get_or_insert_with(&self.clock);
-        let result = caught(|| job.run_ahead(engine, interrupted));
-        self.end_those_that_ended(vec![(index, result)]);
+    /// Lets the device choose the tokens of all jobs.
+    fn run_ahead(&mut self, interrupted: &dyn Fn() -> bool) {
+        for job in &mut self.running {
+            job.prefilled.get_or_insert_with(&self.clock);
+        }
+        let results = ahead(&mut self.engine, &mut self.running, interrupted);
+        self.end_those_that_ended(results.into_iter().enumerate().collect());
     }
 
     /// Chooses the next token of each of these jobs.
@@ -99,18 +101,41 @@ fn step(engine: &mut Engine, jobs: &mut [(usize, &mut Running)]) -> Vec<Result<(
         let masks: Vec<_> = engine.decode_batch(&mut sessions, &tokens, masks).map_err(of_engine)?;
         Ok(masks)
     });
-    let mut each = match stepped {
-        Ok(masks) => masks,
-        Err(error) => {
-            let others: Vec<_> = tokens.iter().skip(1).map(|_| Err(as_another_sees(&error))).collect();
-            std::iter::once(Err(error)).chain(others).collect()
-        }
-    }
-    .into_iter();
+    let mut each = for_each(stepped, tokens.len()).into_iter();
     for (result, _) in results.iter_mut().zip(&due).filter(|(_, due)| due.is_some()) {
         *result = each.next().expect("a result for each that had a step");
     }
     results
+}
+
+/// Lets the device choose these jobs' tokens until one of them ends, breaks off, or somebody interrupts.
+fn ahead(engine: &mut Engine, jobs: &mut [Running], interrupted: &dyn Fn() -> bool) -> Vec<Result<(), JobError>> {
+    let mut told: Vec<Result<(), JobError>> = jobs.iter().map(|_| Ok(())).collect();
+    let (mut sinks, mut running): (Vec<_>, Vec<_>) =
+        jobs.iter_mut().map(|job| (&mut job.sink, (&mut job.generation, &mut job.session))).unzip();
+    let mut on_token =
+        |i: usize, token: Token| match caught(|| Ok(sinks[i](JobEvent::Token { token, top: Vec::new() }))) {
+            Ok(ControlFlow::Break(halt)) => ControlFlow::Break(Pause::Halted(halt)),
+            Ok(ControlFlow::Continue(())) if interrupted() => ControlFlow::Break(Pause::Interrupted),
+            Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+            Err(error) => {
+                told[i] = Err(error);
+                ControlFlow::Break(Pause::Interrupted)
+            }
+        };
+    let ran = caught(|| {
+        let results = run_ahead(engine, &mut running, &mut on_token).map_err(of_engine)?;
+        Ok(results.into_iter().map(|result| result.map_err(JobError::Generate)).collect())
+    });
+    told.into_iter().zip(for_each(ran, jobs.len())).map(|(told, ran)| told.and(ran)).collect()
+}
+
+/// How something went that `count` jobs shared, for each of them.
+fn for_each(shared: Result<Vec<Result<(), JobError>>, JobError>, count: usize) -> Vec<Result<(), JobError>> {
+    shared.unwrap_or_else(|error| {
+        let others: Vec<_> = (1..count).map(|_| Err(as_another_sees(&error))).collect();
+        std::iter::once(Err(error)).chain(others).collect()
+    })
 }
 
 fn of_engine(error: EngineError) -> JobError {
@@ -147,16 +172,6 @@ impl Running {
             self.tell(JobEvent::Token { token, top });
         }
         Ok(())
-    }
-
-    fn run_ahead(&mut self, engine: &mut Engine, interrupted: &dyn Fn() -> bool) -> Result<(), JobError> {
-        let sink = &mut self.sink;
-        let mut on_token = |token: Token| match sink(JobEvent::Token { token, top: Vec::new() }) {
-            ControlFlow::Break(halt) => ControlFlow::Break(Pause::Halted(halt)),
-            ControlFlow::Continue(()) if interrupted() => ControlFlow::Break(Pause::Interrupted),
-            ControlFlow::Continue(()) => ControlFlow::Continue(()),
-        };
-        Ok(self.generation.run_ahead(engine, &mut self.session, &mut on_token)?)
     }
 
     fn tell(&mut self, event: JobEvent) {

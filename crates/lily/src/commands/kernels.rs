@@ -83,13 +83,24 @@ pub fn run(args: &KernelsArgs) -> Result<(), Failure> {
     let engine = EngineArgs { context: Some(args.context + args.rows), device: args.device.clone() };
     let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
     options.chunk_tokens = args.rows;
+    options.sessions = args.sessions;
     options.cache.bytes = 0; // the same context again is computed again
     let mut engine = Engine::new(checkpoint, &options)?;
+    if args.sessions > engine.model().batch {
+        return Err(Failure::usage(format_args!(
+            "--sessions {}: expected at most {}, which is what one step of this model decodes here",
+            args.sessions,
+            engine.model().batch
+        )));
+    }
     let bandwidth = engine.bandwidth()?.unwrap_or_else(|| read_bandwidth(options.threads));
     let bar = output::count_bar("measuring", 2);
     let sampler = Sampler::new(SamplingParams::greedy(), engine.model().shape.vocab)?;
-    let context = fill(&mut engine, args)?;
-    let decode = phase("decode", 1, engine.time_decode(context, &sampler, args.repeats)?);
+    let mut contexts = vec![fill(&mut engine, args)?];
+    for _ in 1..args.sessions {
+        contexts.push(engine.fork(&contexts[0])?);
+    }
+    let decode = phase("decode", args.sessions, engine.time_decode(contexts, &sampler, args.repeats)?);
     bar.inc(1);
     let context = fill(&mut engine, args)?;
     let rows = measure::random_tokens(engine.model().shape.vocab, args.seed.wrapping_add(1), args.rows);

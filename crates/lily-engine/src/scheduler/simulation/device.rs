@@ -35,6 +35,8 @@ pub struct World {
     pub states: AtomicUsize,
     /// Sessions that shared a step with another.
     pub batched: AtomicUsize,
+    /// Tokens that the device chose for a session beside others.
+    pub chosen_together: AtomicUsize,
     pub trouble: Mutex<Option<Trouble>>,
     /// Jobs that may fail of troubles that came: broken logits are met when a token is chosen from them.
     pub faults: AtomicUsize,
@@ -167,6 +169,7 @@ impl Backend for Script {
                     }
                 }
                 "sample" => {
+                    self.world.chosen_together.fetch_add(usize::from(sessions > 1), SeqCst);
                     let state = states[0].as_any_mut().downcast_mut::<Counted>().expect("a state of this device");
                     let plan = Plan { dispatches: vec![dispatch.clone()], ..Plan::default() };
                     self.cpu.run(&plan, &mut [state.state.as_mut()])?;

@@ -87,6 +87,7 @@ struct Seen {
     disk_tokens: usize,
     session_tokens: usize,
     batched: usize,
+    chosen_together: usize,
     evictions: u64,
 }
 
@@ -134,6 +135,7 @@ impl Simulation {
         assert_eq!(self.world.states.load(SeqCst), sessions, "states without a session");
         self.seen.evictions += self.core.status().cache.evictions;
         self.seen.batched += self.world.batched.load(SeqCst);
+        self.seen.chosen_together += self.world.chosen_together.load(SeqCst);
         drop(self.core);
         assert_eq!(self.world.states.load(SeqCst), 0);
         self.seen
@@ -308,12 +310,14 @@ fn nothing_leaks_nobody_starves_budgets_hold_and_answers_are_right() {
         all.session_tokens += seen.session_tokens;
         all.evictions += seen.evictions;
         all.batched += seen.batched;
+        all.chosen_together += seen.chosen_together;
     }
     eprintln!("{seeds} seeds: {all:?}");
     let each = seeds as usize;
     assert!(all.answers > 5 * each && all.failures > each / 4 && all.refused > each / 4, "{all:?}");
     assert!(all.memory_tokens > 10 * each && all.session_tokens > 10 * each && all.evictions > seeds, "{all:?}");
     assert!(all.disk_tokens > each && all.restarts > each / 4 && all.batched > 10 * each, "{all:?}");
+    assert!(all.chosen_together > 2 * each, "{all:?}");
 }
 
 #[test]

@@ -144,9 +144,9 @@ pub fn measure(args: &BenchArgs) -> Result<Arm, Failure> {
 /// The engine's options: memory for the longest of what is asked, and no prefix cache, as the same prompt again is to be
 /// computed again.
 fn options(args: &BenchArgs) -> Result<EngineOptions, Failure> {
-    // Sessions of a batch go on from run to run.
+    // Sessions of a batch go on from run to run, after a token of their own.
     let runs = if args.batch.is_empty() { 1 } else { args.reps };
-    let steps = WARM_STEPS + runs * args.measure.decode + 1;
+    let steps = WARM_STEPS + runs * args.measure.decode + 2;
     let contexts = args.measure.contexts().iter().map(|context| context + steps);
     let longest = args.measure.prefill.0.iter().copied().chain(contexts).max().unwrap_or(1);
     let engine = EngineArgs { context: Some(longest), device: args.measure.device.clone() };
