@@ -12,8 +12,9 @@
 // 16-byte vectors of a staged row: after 32 columns comes an unused one, so that lanes meet different banks.
 #define BATCH_VECTORS (BATCH_COLUMNS / 32 * 5)
 
-// Sources of several rows have `begin`, which every thread calls once before the first `at`, and `at`: eight columns of a
-// row.
+// Sources of several rows have `begin`, which every thread calls once before the first `at`, and `at`: eight columns of a row,
+// or of the `next` one; what it needs besides the row is told by `expect`. `slots` are BATCH_SLOTS.
+#define BATCH_SLOTS (BATCH_MAX * VECTOR_SIMDGROUPS)
 
 // Neighbouring rows as they stand.
 struct PlainRows {
@@ -21,7 +22,10 @@ struct PlainRows {
     uint cols;
 
     void begin(threadgroup float* slots, Place place) {}
-    Float8 at(uint row, uint column) const { return load_bf16x8(x + row * cols + column); }
+    Float8 expect(uint column) const { return Float8(); }
+    Float8 at(uint row, bool next, uint column, Float8 expected) const {
+        return load_bf16x8(x + (row + next) * cols + column);
+    }
 };
 
 // Neighbouring rows after their RMS norm.
@@ -29,29 +33,45 @@ struct NormedRows {
     NormedRow first;
     float factors[BATCH_MAX];
 
-    NormedRow row(uint index) const {
-        NormedRow one = first;
-        one.x = first.x + index * first.width;
-        one.factor = factors[index];
-        return one;
-    }
-
+    // All rows at once: the threads wait once for memory and once for each other. Sums have the order of `NormedRow::begin`.
     void begin(threadgroup float* slots, Place place) {
+        float squares[BATCH_MAX] = {};
+        for (uint i = 8 * place.thread_index; i < first.width; i += 8 * SIMD_WIDTH * place.simdgroups) {
+            #pragma clang loop unroll(full)
+            for (uint r = 0; r < BATCH_MAX; r++) {
+                if (r < BATCH) {
+                    Float8 v = load_bf16x8(first.x + r * first.width + i);
+                    squares[r] += dot8(v, v);
+                }
+            }
+        }
         #pragma clang loop unroll(full)
-        for (uint i = 0; i < BATCH_MAX; i++) {
-            factors[i] = 0.0f;
-            if (i < BATCH) {
-                NormedRow one = row(i);
-                one.begin(slots, place);
-                factors[i] = one.factor;
-                threadgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint r = 0; r < BATCH_MAX; r++) {
+            if (r < BATCH) {
+                float partial = simd_sum(squares[r]);
+                if (place.lane == 0) {
+                    slots[r * VECTOR_SIMDGROUPS + place.simdgroup] = partial;
+                }
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        #pragma clang loop unroll(full)
+        for (uint r = 0; r < BATCH_MAX; r++) {
+            factors[r] = 0.0f;
+            if (r < BATCH) {
+                float partial = place.lane < place.simdgroups ? slots[r * VECTOR_SIMDGROUPS + place.lane] : 0.0f;
+                factors[r] = precise::rsqrt(simd_sum(partial) / float(first.width) + first.eps);
             }
         }
     }
 
-    Float8 at(uint index, uint column) const {
-        NormedRow one = row(index);
-        return one.at(column, one.expect(column));
+    Float8 expect(uint column) const { return first.expect(column); }
+    // `row` is known to the compiler, so that factors stay in registers.
+    Float8 at(uint row, bool next, uint column, Float8 expected) const {
+        NormedRow one = first;
+        one.x = first.x + (row + next) * first.width;
+        one.factor = next ? factors[row + 1] : factors[row];
+        return one.at(column, expected);
     }
 };
 
@@ -62,15 +82,20 @@ inline NormedRows normed_rows(NormedRow first) {
     return rows;
 }
 
-// Stages columns `base..end` of rows `from..from + BATCH_ROWS`, as far as there are any.
+// Stages columns `base..end` of rows `from..from + BATCH_ROWS`, as far as there are any. A thread has the same columns of every
+// other row: as many threads as twice the vectors of a row.
 template <typename Rows>
 inline void stage_rows(thread Rows& rows, uint from, uint base, uint end, threadgroup uint4* vectors, Place place) {
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < BATCH_ROWS; i++) {
-        if (from + i < BATCH) {
-            for (uint column = base + 8 * place.thread_index; column < end; column += 8 * SIMD_WIDTH * place.simdgroups) {
-                uint at = (column - base) / 8 + (column - base) / 32;
-                vectors[i * BATCH_VECTORS + at] = narrow8(rows.at(from + i, column));
+    uint piece = place.thread_index % (BATCH_COLUMNS / 8);
+    bool next = place.thread_index >= BATCH_COLUMNS / 8;
+    uint column = base + 8 * piece;
+    if (column < end) {
+        Float8 expected = rows.expect(column);
+        #pragma clang loop unroll(full)
+        for (uint i = 0; i < BATCH_ROWS; i += 2) {
+            if (from + i + next < BATCH) {
+                threadgroup uint4* row = vectors + (i + next) * BATCH_VECTORS;
+                row[piece + piece / 4] = narrow8(rows.at(from + i, next, column, expected));
             }
         }
     }
@@ -146,15 +171,17 @@ inline void add_plain_rows(
 
 // A lane's shares of the products of rows `first..first + ROWS` of the matrix with each of BATCH activation rows: `sums[i *
 // ROWS + r]` is that of activation row i. Rows of the matrix beyond `last` repeat it. All threads of the threadgroup
-// call it with the same matrix.
+// call it with the same matrix; `again` with rows that have begun.
 template <uint ROWS, typename Rows>
 inline void batch_products(
-    thread float* sums, StoredMatrix m, uint first, uint last, thread Rows& rows, threadgroup float4* memory,
-    threadgroup float* slots, Place place) {
+    thread float* sums, StoredMatrix m, uint first, uint last, thread Rows& rows, bool again,
+    threadgroup float4* memory, threadgroup float* slots, Place place) {
     threadgroup uint4* vectors = (threadgroup uint4*)memory;
     uint chunk = chunk_columns(m.format);
-    wait_for_inputs();
-    rows.begin(slots, place);
+    if (!again) {
+        wait_for_inputs();
+        rows.begin(slots, place);
+    }
     for (uint base = 0; base < m.cols; base += BATCH_COLUMNS) {
         uint end = min(base + BATCH_COLUMNS, m.cols);
         Ahead<ROWS, 2> ahead;

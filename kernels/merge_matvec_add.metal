@@ -67,11 +67,12 @@ struct MergedRows {
     MergedRow first;
 
     void begin(threadgroup float* slots, Place place) {}
+    Float8 expect(uint column) const { return Float8(); }
 
-    Float8 at(uint row, uint column) const {
+    Float8 at(uint row, bool next, uint column, Float8 expected) const {
         MergedRow one = first;
-        one.q_raw = first.q_raw + row * first.heads * 2 * HEAD_DIM;
-        one.partials = first.partials + ulong(row) * first.blocks * first.heads * (HEAD_DIM + 2);
+        one.q_raw = first.q_raw + (row + next) * first.heads * 2 * HEAD_DIM;
+        one.partials = first.partials + ulong(row + next) * first.blocks * first.heads * (HEAD_DIM + 2);
         return one.at(column, Float8());
     }
 };
@@ -89,7 +90,7 @@ kernel void merge_matvec_add(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[2 * STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[BATCH_SLOTS];
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.heads * HEAD_DIM);
     MergedRow row;
     row.q_raw = q_raw;
@@ -102,7 +103,7 @@ kernel void merge_matvec_add(
         MergedRows rows;
         rows.first = row;
         float all[BATCH_MAX * NARROW_OUTPUTS] = {};
-        batch_products<NARROW_OUTPUTS>(all, m, first, args.outputs - 1, rows, vectors, slots, at);
+        batch_products<NARROW_OUTPUTS>(all, m, first, args.outputs - 1, rows, false, vectors, slots, at);
         #pragma clang loop unroll(full)
         for (uint i = 0; i < BATCH_MAX; i++) {
             if (i < BATCH) {

@@ -21,7 +21,7 @@ kernel void router_step(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint experts = args.dims.experts;
@@ -34,9 +34,9 @@ kernel void router_step(
         NormedRows rows = normed_rows(row);
         float all[BATCH_MAX] = {};
         if (of_shared) {
-            batch_products<1>(all, scale, 0, 0, rows, vectors, slots, at);
+            batch_products<1>(all, scale, 0, 0, rows, false, vectors, slots, at);
         } else {
-            batch_products<1>(all, router, expert, experts - 1, rows, vectors, slots, at);
+            batch_products<1>(all, router, expert, experts - 1, rows, false, vectors, slots, at);
         }
         #pragma clang loop unroll(full)
         for (uint i = 0; i < BATCH_MAX; i++) {

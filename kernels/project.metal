@@ -10,7 +10,7 @@ inline void project_rows(
     if (BATCH > 1) {
         NormedRows rows = normed_rows(source);
         float sums[BATCH_MAX * VECTOR_OUTPUTS] = {};
-        batch_products<VECTOR_OUTPUTS>(sums, m, first, outputs - 1, rows, vectors, slots, at);
+        batch_products<VECTOR_OUTPUTS>(sums, m, first, outputs - 1, rows, false, vectors, slots, at);
         #pragma clang loop unroll(full)
         for (uint i = 0; i < BATCH_MAX; i++) {
             if (i < BATCH) {
@@ -61,7 +61,7 @@ kernel void project(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     NormedRow row = normed_row(h, gain, args.width, args.eps);
     uint block = group.x;
@@ -113,7 +113,7 @@ kernel void matvec_add(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[2 * STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[BATCH_SLOTS];
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
     PlainRow row;
     row.x = x;
@@ -124,7 +124,7 @@ kernel void matvec_add(
         rows.x = x;
         rows.cols = args.cols;
         float all[BATCH_MAX * NARROW_OUTPUTS] = {};
-        batch_products<NARROW_OUTPUTS>(all, m, first, args.outputs - 1, rows, vectors, slots, at);
+        batch_products<NARROW_OUTPUTS>(all, m, first, args.outputs - 1, rows, false, vectors, slots, at);
         #pragma clang loop unroll(full)
         for (uint i = 0; i < BATCH_MAX; i++) {
             if (i < BATCH) {
@@ -151,11 +151,10 @@ kernel void matvec_add(
 
 // A threadgroup's logits of a batch.
 inline void head_rows(
-    StoredMatrix m, uint vocab, uint first, NormedRow source, device float* logits, threadgroup float4* vectors,
-    threadgroup float* slots, Place at) {
-    NormedRows rows = normed_rows(source);
+    StoredMatrix m, uint vocab, uint first, thread NormedRows& rows, bool again, device float* logits,
+    threadgroup float4* vectors, threadgroup float* slots, Place at) {
     float sums[BATCH_MAX * VECTOR_OUTPUTS] = {};
-    batch_products<VECTOR_OUTPUTS>(sums, m, first, vocab - 1, rows, vectors, slots, at);
+    batch_products<VECTOR_OUTPUTS>(sums, m, first, vocab - 1, rows, again, vectors, slots, at);
     #pragma clang loop unroll(full)
     for (uint i = 0; i < BATCH_MAX; i++) {
         if (i < BATCH) {
@@ -182,19 +181,20 @@ kernel void head(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float4 vectors[STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.width);
     NormedRow row = normed_row(h + ulong(args.row) * args.width, gain, args.width, args.eps);
+    NormedRows rows = normed_rows(row);
     uint blocks = vector_blocks(args.vocab);
     for (uint block = group.x; block < blocks; block += groups.x) {
         uint first = (block * VECTOR_SIMDGROUPS + simdgroup) * VECTOR_OUTPUTS;
+        bool again = block != group.x;
         if (BATCH > 1) {
-            head_rows(m, args.vocab, first, row, logits, vectors, slots, at);
+            head_rows(m, args.vocab, first, rows, again, logits, vectors, slots, at);
             continue;
         }
         float sums[VECTOR_OUTPUTS] = {};
-        bool again = block != group.x;
         row_products<VECTOR_OUTPUTS, VECTOR_STEPS, STAGED_COLUMNS>(
             sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
         float product = simd_sum4(sums, SIMD_WIDTH, lane);
