@@ -11,9 +11,12 @@ message = client.messages.create(messages=CAPITAL, **common)
 check("messages", message.content[0].text == PARIS and message.stop_reason == "end_turn", message)
 
 with client.messages.stream(messages=CAPITAL, **common) as stream:
-    text = "".join(stream.text_stream)
+    events = list(stream)
     final = stream.get_final_message()
+text = "".join(event.text for event in events if event.type == "text")
 check("stream", text == PARIS and final.stop_reason == "end_turn" and final.usage.output_tokens > 5, final)
+last = next(event for event in events if event.type == "message_delta")
+check("timings", last.timings["cache_n"] == final.usage.cache_read_input_tokens and message.timings["predicted_n"] > 5, last)
 
 count = client.messages.count_tokens(model=MODEL, messages=CAPITAL, system="Be brief.")
 used = client.messages.create(messages=CAPITAL, system="Be brief.", **common).usage

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{missing, text_at, wrong};
+use crate::output::{THINK, THINK_END};
 use crate::request::{Prefill, Tool, ToolChoice};
 
 /// An assistant's message as templates take it.
@@ -194,7 +195,8 @@ pub(crate) fn append_text(message: &mut Value, text: &str) {
     message["content"] = if before.is_empty() { json!(text) } else { json!(format!("{before}\n\n{text}")) };
 }
 
-/// Takes a trailing assistant message as the beginning of the answer.
+/// Takes a trailing assistant message as the beginning of the answer. Reasoning of its own is finished; where its text begins with the
+/// tag that opens reasoning, the text is what the model would have written itself, and the reasoning in it may be unfinished.
 pub(crate) fn take_prefill(messages: &mut Vec<Value>) -> Option<Prefill> {
     let last = messages.last()?;
     // Without a message before it there is nothing to answer; the template will say so.
@@ -208,5 +210,16 @@ pub(crate) fn take_prefill(messages: &mut Vec<Value>) -> Option<Prefill> {
         return None;
     }
     messages.pop();
-    Some(Prefill { reasoning, content })
+    let Some(spelled) = content.trim_start().strip_prefix(THINK).filter(|_| reasoning.is_none()) else {
+        return Some(Prefill::Text { reasoning, content });
+    };
+    // The template writes the line breaks around the tags.
+    Some(match spelled.split_once(THINK_END) {
+        Some((reasoning, content)) => {
+            let [reasoning, content] =
+                [reasoning.trim_matches('\n'), content.trim_start_matches('\n')].map(str::to_owned);
+            Prefill::Text { reasoning: Some(reasoning), content }
+        }
+        None => Prefill::Reasoning(spelled.strip_prefix('\n').unwrap_or(spelled).to_owned()),
+    })
 }

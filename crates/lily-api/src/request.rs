@@ -171,13 +171,25 @@ pub struct Thinking {
     pub budget_tokens: Option<usize>,
 }
 
-/// The beginning of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prefill {
-    /// Finished reasoning; without it the answer begins with no reasoning at all.
-    pub reasoning: Option<String>,
-    /// The text to continue, exactly.
-    pub content: String,
+/// The beginning of an answer. It decides whether the answer thinks, whatever [`Thinking`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prefill {
+    /// Text to continue.
+    Text {
+        /// Finished reasoning before it; without it the answer begins with no reasoning at all.
+        reasoning: Option<String>,
+        /// The text, exactly; empty where the answer goes on right after the reasoning.
+        content: String,
+    },
+    /// Reasoning to continue, exactly, before any text.
+    Reasoning(String),
+}
+
+impl Prefill {
+    /// Whether the answer thinks, or has thought.
+    pub fn thinks(&self) -> bool {
+        !matches!(self, Self::Text { reasoning: None, .. })
+    }
 }
 
 /// How to choose tokens; `None` is the server's default.

@@ -35,7 +35,13 @@ pub(crate) struct Prepared {
 /// Messages that the template refuses, or fields that make no sense for this model.
 pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: String) -> Result<Prepared, ApiError> {
     let prompt = prompt(model, request)?;
-    let start = if prompt.in_reasoning { Start::Reasoning } else { Start::Content };
+    let start = match &request.input {
+        Input::Chat(Conversation { prefill: Some(Prefill::Reasoning(begun)), .. }) if !begun.is_empty() => {
+            Start::InsideReasoning
+        }
+        _ if prompt.in_reasoning => Start::Reasoning,
+        _ => Start::Content,
+    };
     let parser = OutputParser::new(OutputOptions::new(request, start, call_prefix))
         .map_err(|error| ApiError::field("stop", error.to_string()))?;
     let rules = rules(model, request, prompt.in_reasoning)?;
@@ -64,7 +70,11 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
 /// Messages that the template refuses.
 pub(crate) fn prompt(model: &ServedModel, request: &Request) -> Result<Prompt, ApiError> {
     let prompt = match &request.input {
-        Input::Chat(chat) => return with_parts(model, chat, |parts| model.prompter.encode(&parts_of(parts))),
+        Input::Chat(chat) => {
+            let mut prompt = with_parts(model, chat, |parts| model.prompter.encode(&parts_of(parts)))?;
+            prompt.in_reasoning |= matches!(chat.prefill, Some(Prefill::Reasoning(_)));
+            return Ok(prompt);
+        }
         Input::Text { prompt: Text::Text(text), .. } => model.prompter.plain(text),
         Input::Text { prompt: Text::Tokens(tokens), .. } => {
             Ok(Prompt { tokens: tokens.clone(), boundaries: Vec::new(), in_reasoning: false })
@@ -126,7 +136,7 @@ fn render(model: &ServedModel, chat: &Conversation, messages: &[Value]) -> Resul
     input.tools = chat.template_tools();
     input.kwargs = chat.template_kwargs.clone();
     let thinking = match &chat.prefill {
-        Some(prefill) => Some(prefill.reasoning.is_some()),
+        Some(prefill) => Some(prefill.thinks()),
         None => chat.thinking.enabled,
     };
     if let Some(thinking) = thinking {
@@ -138,14 +148,21 @@ fn render(model: &ServedModel, chat: &Conversation, messages: &[Value]) -> Resul
 /// Appends the beginning of the answer; where it starts.
 fn begin_answer(rendered: &mut String, prefill: Option<&Prefill>) -> usize {
     let start = rendered.len();
-    if let Some(Prefill { reasoning, content }) = prefill {
-        if let Some(reasoning) = reasoning
-            && rendered.ends_with(THINK)
-        {
-            rendered.push_str(reasoning);
-            rendered.push_str("\n</think>\n\n");
+    let opened = rendered.ends_with(THINK);
+    match prefill {
+        None => {}
+        Some(Prefill::Text { reasoning, content }) => {
+            if let Some(reasoning) = reasoning.as_ref().filter(|_| opened) {
+                rendered.push_str(reasoning);
+                rendered.push_str("\n</think>\n\n");
+            }
+            rendered.push_str(content);
         }
-        rendered.push_str(content);
+        Some(Prefill::Reasoning(reasoning)) => {
+            // A template that knows no thinking has not opened it.
+            rendered.push_str(if opened { "" } else { THINK });
+            rendered.push_str(reasoning);
+        }
     }
     start
 }

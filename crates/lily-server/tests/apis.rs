@@ -76,6 +76,12 @@ fn messages_speak_as_anthropic_does() {
     );
     let text: String = events.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
     assert_eq!(text, ANSWER);
+    let (_, last) = &events[events.len() - 2];
+    let from =
+        ["session", "memory", "disk"].map(|from| last["timings"][format!("cache_from_{from}")].as_u64().unwrap());
+    assert_eq!(Some(from.iter().sum()), last["usage"]["cache_read_input_tokens"].as_u64());
+    assert!(from.iter().sum::<u64>() > 5 && last["timings"]["predicted_ms"].as_f64() > Some(0.0), "{last}");
+    assert_eq!(whole["timings"]["prompt_n"], whole["usage"]["input_tokens"]);
     // The length of the prompt is known before anything is computed, and clients show it from the start.
     assert!(events[0].1["message"]["usage"]["input_tokens"].as_u64() > Some(5), "{:?}", events[0]);
     let stopped = ask(&server, "/v1/messages", &with(messages(), json!({"stop_sequences": [" of"]})));
@@ -209,4 +215,53 @@ fn a_billing_line_does_not_defeat_the_cache() {
     ask(&server, "/v1/messages", &body("00000"));
     let usage = ask(&server, "/v1/messages", &body("a1b2c"))["usage"].clone();
     assert!(usage["cache_read_input_tokens"].as_u64().unwrap() > 20, "{usage}");
+}
+
+/// An answer that the client begins goes on as it began, whatever the request says of thinking, by whichever API it comes.
+#[test]
+fn a_beginning_decides_whether_the_answer_thinks() {
+    let server = Setup::default().start();
+    let begun = |content: &str, on: bool| {
+        let messages =
+            json!([{"role": "user", "content": "What is 17 + 25?"}, {"role": "assistant", "content": content}]);
+        let common = json!({"model": "lily-nano", "temperature": 0});
+        let chat = with(common.clone(), json!({"messages": messages, "enable_thinking": on}));
+        let responses = with(common.clone(), json!({"input": messages, "enable_thinking": on}));
+        let switch = json!({"type": if on { "enabled" } else { "disabled" }, "budget_tokens": 1000});
+        let anthropic = with(common, json!({"messages": messages, "max_tokens": 200, "thinking": switch}));
+        let prompt = server.post("/apply-template", &chat).json()["prompt"].as_str().unwrap().to_owned();
+        let message = &ask(&server, "/v1/chat/completions", &chat)["choices"][0]["message"];
+        let answer = ["reasoning_content", "content"].map(|name| message[name].as_str().unwrap_or_default().to_owned());
+        let blocks = &ask(&server, "/v1/messages", &anthropic)["content"];
+        let text = |list: &Value, kind: &str, pointer: &str| -> String {
+            let of_kind = list.as_array().unwrap().iter().filter(|entry| entry["type"] == kind);
+            of_kind.map(|entry| entry.pointer(pointer).unwrap().as_str().unwrap()).collect()
+        };
+        assert_eq!([text(blocks, "thinking", "/thinking"), text(blocks, "text", "/text")], answer, "{blocks}");
+        let items = &ask(&server, "/v1/responses", &responses)["output"];
+        let said = [text(items, "reasoning", "/content/0/text"), text(items, "message", "/content/0/text")];
+        assert_eq!(said, answer, "{items}");
+        (prompt, answer)
+    };
+    for on in [true, false] {
+        let (prompt, [reasoning, content]) = begun("17 + 25 =", on);
+        assert!(prompt.ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n17 + 25 ="), "{prompt}");
+        assert!(reasoning.is_empty() && !content.is_empty(), "{reasoning:?} {content:?}");
+
+        let (prompt, [reasoning, content]) = begun("<think>\nThe user wants", on);
+        assert!(prompt.ends_with("<|im_start|>assistant\n<think>\nThe user wants"), "{prompt}");
+        assert!(!reasoning.is_empty() && !reasoning.contains("The user wants"), "{reasoning:?}");
+        assert!(!content.is_empty() && !content.contains("think>"), "{content:?}");
+
+        let (prompt, [reasoning, content]) = begun("<think>\nThe sum is 42.\n</think>\n\n17 + 25 =", on);
+        assert!(prompt.ends_with("<|im_start|>assistant\n<think>\nThe sum is 42.\n</think>\n\n17 + 25 ="), "{prompt}");
+        assert!(reasoning.is_empty() && !content.is_empty(), "{reasoning:?} {content:?}");
+    }
+    // A budget bounds what is added to the reasoning.
+    let messages =
+        json!([{"role": "user", "content": "What is 17 + 25?"}, {"role": "assistant", "content": "<think>\nThe"}]);
+    let body = json!({"model": "lily-nano", "messages": messages, "temperature": 0, "thinking_budget": 2});
+    let bounded = ask(&server, "/v1/chat/completions", &body);
+    let thought = bounded["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+    assert!((1..=6).contains(&thought), "two, and those that close it: {bounded}");
 }

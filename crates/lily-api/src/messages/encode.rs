@@ -121,7 +121,12 @@ impl Encoder for MessagesEncoder {
         self.close(out);
         let (reason, sequence) = stop_reason(&finish.reason, self.called);
         let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
-        out.push(event("message_delta", json!({"delta": delta, "usage": usage_json(&finish.usage)})));
+        let mut last = json!({"delta": delta, "usage": usage_json(&finish.usage)});
+        // Beside `usage` and not in it: Anthropic's clients keep fields that they do not know, and some add the numbers of `usage` up.
+        if let Some(timings) = finish.timings() {
+            last["timings"] = timings;
+        }
+        out.push(event("message_delta", last));
         out.push(event("message_stop", json!({})));
     }
 
@@ -149,6 +154,9 @@ impl Encoder for MessagesEncoder {
         let mut message = self.message(Value::Array(content), &finish.usage);
         message["stop_reason"] = json!(reason);
         message["stop_sequence"] = json!(sequence);
+        if let Some(timings) = finish.timings() {
+            message["timings"] = timings;
+        }
         message
     }
 }

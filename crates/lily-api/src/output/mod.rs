@@ -37,6 +37,7 @@ use crate::stop::StopError;
 use content::ContentStage;
 use scan::Phase;
 use tags::Balance;
+pub(crate) use tags::{THINK, THINK_END};
 use tokens::TokenQueue;
 
 /// Where the model's text starts.
@@ -44,6 +45,8 @@ use tokens::TokenQueue;
 pub enum Start {
     /// The prompt opened the reasoning block.
     Reasoning,
+    /// The prompt ends in the middle of the reasoning, so that a line break may be part of it.
+    InsideReasoning,
     /// The prompt did not; the text may.
     Content,
 }

@@ -27,6 +27,7 @@ impl From<Option<Start>> for Phase {
     fn from(start: Option<Start>) -> Self {
         match start {
             Some(Start::Reasoning) => Self::ReasoningStart,
+            Some(Start::InsideReasoning) => Self::Reasoning,
             Some(Start::Content) => Self::MaybeOpen,
             None => Self::Content,
         }

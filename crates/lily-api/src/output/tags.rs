@@ -1,8 +1,8 @@
 //! The family's tags: what a text that begins with `<` is, or may become.
 
 /// Opens and closes reasoning.
-pub(super) const THINK: &str = "<think>";
-pub(super) const THINK_END: &str = "</think>";
+pub(crate) const THINK: &str = "<think>";
+pub(crate) const THINK_END: &str = "</think>";
 /// Opens and closes a tool call.
 pub(super) const CALL: &str = "<tool_call>";
 pub(super) const CALL_END: &str = "</tool_call>";

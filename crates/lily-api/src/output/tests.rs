@@ -102,6 +102,9 @@ fn reasoning_ends_where_its_closer_is() {
         inside("<think>\ntwice\n</think>\nYes", &[thought("twice"), said("Yes")]);
         inside("a</think>b</think><think>c", &[thought("a"), said("b</think><think>c")]);
         inside("a</think>\n\n</think>\n\nb", &[thought("a"), said("b")]);
+        let further = |text: &str, blocks: &[Block]| check(&parser(Start::InsideReasoning, &[], tools), text, blocks);
+        further("\n\nI think on.\n</think>\n\nYes.", &[thought("\n\nI think on."), said("Yes.")]);
+        further("</think>\n\nYes.", &[said("Yes.")]);
         let outside = |text: &str, blocks: &[Block]| check(&parser(Start::Content, &[], tools), text, blocks);
         outside("<think>\nown\n</think>\n\nYes", &[thought("own"), said("Yes")]);
         outside("\n <think>own</think>Yes", &[thought("own"), said("Yes")]);

@@ -172,6 +172,7 @@ fn messages(events: &[Value]) -> Value {
                 message["stop_reason"] = event["delta"]["stop_reason"].clone();
                 message["stop_sequence"] = event["delta"]["stop_sequence"].clone();
                 message["usage"] = event["usage"].clone();
+                message["timings"] = event["timings"].clone();
             }
             other => panic!("unknown event {other}"),
         }

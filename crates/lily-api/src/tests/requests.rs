@@ -193,7 +193,7 @@ fn reasoning_comes_back_under_either_name() {
 #[test]
 fn a_trailing_assistant_message_is_continued() {
     let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is "}]);
-    let prefill = Some(Prefill { reasoning: None, content: "The answer is ".into() });
+    let prefill = Some(Prefill::Text { reasoning: None, content: "The answer is ".into() });
     let continued = conversation(Api::Chat, &chat(messages.clone()));
     assert_eq!((continued.messages.len(), &continued.prefill), (1, &prefill));
     let body = json!({"max_tokens": 5, "messages": messages});
@@ -207,6 +207,45 @@ fn a_trailing_assistant_message_is_continued() {
     assert_eq!(conversation(Api::Chat, &called).prefill, None);
     let empty = chat(json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]));
     assert_eq!(conversation(Api::Chat, &empty).messages.len(), 1);
+}
+
+/// Reasoning of its own is finished; reasoning that the text spells is as far as it is spelled. Each API in its own words.
+#[test]
+fn a_beginning_may_have_reasoning() {
+    let text = |reasoning: &str, content: &str| {
+        Some(Prefill::Text { reasoning: Some(reasoning.into()), content: content.into() })
+    };
+    let spelled = |content: &str| {
+        let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]);
+        let chat = conversation(Api::Chat, &chat(messages.clone())).prefill;
+        let messages_api = json!({"max_tokens": 5, "messages": messages.clone()});
+        assert_eq!(conversation(Api::Messages, &messages_api).prefill, chat);
+        assert_eq!(conversation(Api::Responses, &json!({"input": messages})).prefill, chat);
+        chat
+    };
+    assert_eq!(spelled("<think>\nLet me "), Some(Prefill::Reasoning("Let me ".into())));
+    assert_eq!(spelled("<think>"), Some(Prefill::Reasoning(String::new())));
+    assert_eq!(spelled("<think>\nHm.\n</think>\n\nIt is "), text("Hm.", "It is "));
+    assert_eq!(spelled("<think>\n\n</think>\n\n"), text("", ""));
+    // Anywhere else it is text.
+    let quoted = "The tag <think> opens";
+    assert_eq!(spelled(quoted), Some(Prefill::Text { reasoning: None, content: quoted.into() }));
+
+    for content in ["It is ", ""] {
+        let question = json!({"role": "user", "content": "x"});
+        let asked = chat(json!([question, {"role": "assistant", "reasoning_content": "Hm.", "content": content}]));
+        assert_eq!(conversation(Api::Chat, &asked).prefill, text("Hm.", content));
+        let mut blocks = vec![json!({"type": "thinking", "thinking": "Hm.", "signature": ""})];
+        let mut items =
+            vec![question.clone(), json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]})];
+        if !content.is_empty() {
+            blocks.push(json!({"type": "text", "text": content}));
+            items.push(json!({"role": "assistant", "content": content}));
+        }
+        let asked = json!({"max_tokens": 5, "messages": [question, {"role": "assistant", "content": blocks}]});
+        assert_eq!(conversation(Api::Messages, &asked).prefill, text("Hm.", content));
+        assert_eq!(conversation(Api::Responses, &json!({"input": items})).prefill, text("Hm.", content));
+    }
 }
 
 #[test]

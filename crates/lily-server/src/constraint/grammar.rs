@@ -2,7 +2,7 @@
 
 use super::calls;
 use lily_api::error::ApiError;
-use lily_api::request::{GrammarSyntax, Input, Request, ResponseFormat, Tool, ToolChoice};
+use lily_api::request::{GrammarSyntax, Input, Prefill, Request, ResponseFormat, Tool, ToolChoice};
 use lily_engine::prompt::Prompter;
 use lily_engine::tokenizer::ControlTokens;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -125,8 +125,8 @@ impl Grammars {
     /// Those that allow the beginning of the answer that the client gave, behind it.
     fn after_prefill(&self, mut alternatives: Vec<Matcher>, request: &Request) -> Result<Vec<Matcher>, ApiError> {
         let Input::Chat(chat) = &request.input else { return Ok(alternatives) };
-        let Some(prefill) = &chat.prefill else { return Ok(alternatives) };
-        let encoded = self.prompter.tokenizer().encode(&prefill.content, ControlTokens::Recognise);
+        let Some(Prefill::Text { content, .. }) = &chat.prefill else { return Ok(alternatives) };
+        let encoded = self.prompter.tokenizer().encode(content, ControlTokens::Recognise);
         let tokens = encoded.map_err(|e| ApiError::field("messages", e.to_string()))?;
         alternatives.retain_mut(|matcher| matcher.try_consume_tokens(&tokens).is_ok_and(|taken| taken == tokens.len()));
         if !alternatives.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::grammar::Form;
 use super::{Grammars, Marks, Rules};
-use lily_api::request::{Request, ResponseFormat};
+use lily_api::request::{Prefill, Request, ResponseFormat};
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::constraint::Constraint;
 use lily_engine::prompt::Prompter;
@@ -195,15 +195,19 @@ fn what_cannot_be_compiled_is_refused_with_the_field() {
 
 #[test]
 fn a_beginning_of_the_answer_must_fit() {
-    let begun = |text: &str| {
+    let begun = |prefill: Prefill| {
         let mut request = request(json!({"response_format": {"type": "json_object"}}));
         let lily_api::request::Input::Chat(chat) = &mut request.input else { unreachable!() };
-        chat.prefill = Some(lily_api::request::Prefill { reasoning: None, content: text.into() });
-        bench().grammars.form(&request, false)
+        chat.prefill = Some(prefill);
+        let thinks = matches!(chat.prefill, Some(Prefill::Reasoning(_)));
+        bench().grammars.form(&request, thinks)
     };
-    assert!(takes(begun("{\"a\": ").unwrap().unwrap(), "1}"));
-    let Err(error) = begun("Sure! {") else { panic!("taken") };
+    let text = |content: &str| Prefill::Text { reasoning: None, content: content.into() };
+    assert!(takes(begun(text("{\"a\": ")).unwrap().unwrap(), "1}"));
+    let Err(error) = begun(text("Sure! {")) else { panic!("taken") };
     assert_eq!(error.param.as_deref(), Some("messages"));
+    // Reasoning is not the answer.
+    assert!(takes(begun(Prefill::Reasoning("Sure! {".into())).unwrap().unwrap(), "\n\n{\"a\": 1}"));
 }
 
 /// Feeds a text to rules; the index of the first token that they do not allow, or the text's length in tokens.
