@@ -52,7 +52,8 @@ pub fn run(root: &Path, args: &BenchGpu) -> Result<()> {
     succeed(&mut build)?;
     let lily = root.join("target/release/lily");
     let model = match &args.model {
-        Some(model) => model.clone(),
+        // Commands run at the root; a relative path is seen from where this one was started.
+        Some(model) => std::path::absolute(model).with_context(|| format!("--model {}", model.display()))?,
         None => random_checkpoint(root, &lily)?,
     };
     let folder = Path::new("bench/records").join(machine);

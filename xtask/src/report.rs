@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result, bail};
 use lily_report::Records;
+use std::io::ErrorKind;
 use std::path::Path;
 
 const RECORDS: &str = "bench/records";
@@ -23,7 +24,6 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
         .filter(|(name, text)| std::fs::read(root.join(name)).ok().as_deref() != Some(text.as_bytes()))
         .map(|(name, _)| name.clone())
         .collect();
-    std::fs::create_dir_all(root.join(FIGURES)).with_context(|| format!("cannot make {FIGURES}"))?;
     let idle = idle(root, &files)?;
     old.extend(idle.iter().cloned());
     if check {
@@ -33,6 +33,7 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
         eprintln!("report: {} files are what the records give", files.len());
         return Ok(());
     }
+    std::fs::create_dir_all(root.join(FIGURES)).with_context(|| format!("cannot make {FIGURES}"))?;
     for (name, text) in &files {
         std::fs::write(root.join(name), text).with_context(|| format!("cannot write {name}"))?;
     }
@@ -59,11 +60,39 @@ fn files(root: &Path) -> Result<Vec<(String, String)>> {
 /// Figures that no record gives any more.
 fn idle(root: &Path, files: &[(String, String)]) -> Result<Vec<String>> {
     let mut idle = Vec::new();
-    for entry in std::fs::read_dir(root.join(FIGURES)).with_context(|| format!("cannot read {FIGURES}"))? {
+    let figures = match std::fs::read_dir(root.join(FIGURES)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(idle),
+        figures => figures.with_context(|| format!("cannot read {FIGURES}"))?,
+    };
+    for entry in figures {
         let name = format!("{FIGURES}/{}", entry?.file_name().to_string_lossy());
         if !files.iter().any(|(file, _)| *file == name) {
             idle.push(name);
         }
     }
     Ok(idle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_writes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join(RECORDS)).unwrap();
+        std::fs::create_dir_all(root.path().join("docs")).unwrap();
+        for name in TEXTS {
+            std::fs::write(root.path().join(name), "").unwrap();
+        }
+        let figures = root.path().join(FIGURES);
+        let error = run(root.path(), true).unwrap_err();
+        assert!(error.to_string().contains("report.html"), "{error}");
+        assert!(!figures.exists());
+        run(root.path(), false).unwrap();
+        std::fs::write(figures.join("speed-gone.svg"), "").unwrap();
+        assert!(run(root.path(), true).is_err() && figures.join("speed-gone.svg").exists());
+        run(root.path(), false).unwrap();
+        run(root.path(), true).unwrap();
+    }
 }

@@ -53,6 +53,8 @@ const KINDS: [&str; 4] = ["speed", "roofline", "step", "mechanisms"];
 pub struct Figure {
     /// `KIND-MACHINE.svg`.
     pub file: String,
+    /// The machine that it is about: the name of its directory.
+    pub machine: String,
     /// The file.
     pub svg: String,
 }
@@ -98,7 +100,8 @@ impl Records {
                 ablation::draw(machine, published),
             ];
             for (kind, svg) in KINDS.into_iter().zip(drawn) {
-                figures.extend(svg.map(|svg| Figure { file: format!("{kind}-{}.svg", machine.name), svg }));
+                let file = format!("{kind}-{}.svg", machine.name);
+                figures.extend(svg.map(|svg| Figure { file, machine: machine.name.clone(), svg }));
             }
         }
         figures

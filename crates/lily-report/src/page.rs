@@ -22,8 +22,7 @@ figure{margin:1.5rem 0}svg{max-width:100%;height:auto}figcaption,li{color:#59636
 pub fn page(machines: &[Machine], figures: &[Figure], intro: &str) -> String {
     let mut page = format!("{HEAD}<p>{}</p>\n", escape(intro));
     for machine in machines {
-        let of_machine: Vec<&Figure> =
-            figures.iter().filter(|figure| figure.file.ends_with(&format!("-{}.svg", machine.name))).collect();
+        let of_machine: Vec<&Figure> = figures.iter().filter(|figure| figure.machine == machine.name).collect();
         if of_machine.is_empty() {
             continue;
         }
@@ -56,5 +55,24 @@ fn caption(file: &str) -> &'static str {
             "Each launch waits for the one before it here; in the step as it is run they may overlap, where the device can."
         }
         _ => "Effects of single mechanisms do not add up.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_shown_once_whatever_machines_are_called() {
+        let machine = |name: &str| Machine { name: name.to_owned(), ..Machine::default() };
+        let figure = |name: &str| Figure {
+            file: format!("speed-{name}.svg"),
+            machine: name.to_owned(),
+            svg: format!("<svg>{name}</svg>"),
+        };
+        let page = page(&[machine("max"), machine("m5-max")], &[figure("max"), figure("m5-max")], "");
+        let of_max = page.split("<h2>").nth(1).unwrap_or_default();
+        assert!(of_max.contains("<svg>max</svg>") && !of_max.contains("m5-max"), "{page}");
+        assert_eq!(page.matches("<figure>").count(), 2);
     }
 }

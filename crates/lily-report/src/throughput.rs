@@ -3,11 +3,15 @@
 use super::records::{Machine, Series, commits};
 use super::svg::{Mark, Scale, Svg, grouped, round_steps, tokens};
 
-const MARKS: [Mark; 3] = [Mark::Circle, Mark::Square, Mark::Triangle];
+const MARKS: [Mark; 4] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond];
+/// Colours of series; one less than there are marks, so that twelve series differ in one of the two at least.
+const COLORS: usize = 3;
+/// Where a row of the legend ends.
+const LEGEND_END: f64 = 890.0;
 
 /// The figure, if the machine has records of speed.
 pub fn draw(machine: &Machine) -> Option<String> {
-    let series: Vec<Series> = machine.series().into_iter().take(MARKS.len()).collect();
+    let series = machine.series();
     let benches = machine.benches();
     let origin = &benches.first()?.origin;
     let title = format!("Speed by length on {}", origin.device);
@@ -28,14 +32,7 @@ pub fn draw(machine: &Machine) -> Option<String> {
             commits(benches.iter().map(|bench| &bench.origin))
         ),
     );
-    let mut x = 20.0;
-    for (i, s) in series.iter().enumerate() {
-        svg.line([x, 68.0, x + 26.0, 68.0], &format!("line s{i}{}", dash(s)));
-        svg.mark(MARKS[i], (x + 13.0, 68.0), 4.5, &format!("f{i}"), "");
-        let name = if s.beside { s.engine.clone() } else { format!("{} (another day, see the record)", s.engine) };
-        svg.text(x + 33.0, 72.5, "ink", &name);
-        x += 62.0 + 6.7 * name.len() as f64;
-    }
+    legend(&mut svg, &series);
     let panels =
         [("Prefill, tokens/s", "tokens of the prompt", true), ("Decoding, tokens/s", "tokens of context", false)];
     for (i, (head, axis, prefill)) in panels.into_iter().enumerate() {
@@ -43,6 +40,31 @@ pub fn draw(machine: &Machine) -> Option<String> {
         panel(&mut svg, 62.0 + 450.0 * i as f64, head, axis, &series.iter().map(of).collect::<Vec<_>>(), &series);
     }
     Some(svg.finish())
+}
+
+/// Which series is which, in as many rows as they need.
+fn legend(svg: &mut Svg, series: &[Series]) {
+    let (mut x, mut y) = (20.0, 68.0);
+    for (i, s) in series.iter().enumerate() {
+        let name = if s.beside { s.engine.clone() } else { format!("{} (another day, see the record)", s.engine) };
+        let width = 33.0 + 6.7 * name.len() as f64;
+        if x > 20.0 && x + width > LEGEND_END {
+            (x, y) = (20.0, y + 18.0);
+        }
+        svg.line([x, y, x + 26.0, y], &format!("line {}{}", color('s', i), dash(s)));
+        svg.mark(mark(i), (x + 13.0, y), 4.5, &color('f', i), "");
+        svg.text(x + 33.0, y + 4.5, "ink", &name);
+        x += width + 29.0;
+    }
+}
+
+fn mark(series: usize) -> Mark {
+    MARKS[series % MARKS.len()]
+}
+
+/// The class that strokes (`s`) or fills (`f`) in a series' colour.
+fn color(kind: char, series: usize) -> String {
+    format!("{kind}{}", series % COLORS)
 }
 
 fn dash(series: &Series) -> &'static str {
@@ -77,10 +99,36 @@ fn panel(svg: &mut Svg, left: f64, head: &str, axis: &str, points: &[Vec<(usize,
     // The first series last, on top of the others.
     for (i, points) in points.iter().enumerate().rev() {
         let places: Vec<(f64, f64)> = points.iter().map(|(n, rate)| (x.at((*n).max(1) as f64), y.at(*rate))).collect();
-        svg.path(&places, &format!("s{i}{}", dash(&series[i])));
+        svg.path(&places, &format!("{}{}", color('s', i), dash(&series[i])));
         for (place, (n, rate)) in places.iter().zip(points) {
             let hover = format!("{}: {} tokens/s at {n}", series[i].engine, grouped(*rate));
-            svg.mark(MARKS[i], *place, 4.5, &format!("f{i}"), &hover);
+            svg.mark(mark(i), *place, 4.5, &color('f', i), &hover);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::add;
+
+    #[test]
+    fn every_engine_is_drawn() {
+        let mut machine = Machine::default();
+        let record = |name: &str| {
+            format!(
+                r#"{{"commit": "c", "device": "d", "checkpoint": "m", "peer": {{"name": "{name}"}}, "lengths": [{{"tokens": 8,
+                "prefill_tps": {{"median": 5, "min": 1, "max": 9}}, "peer_prefill_tps": {{"median": 3, "min": 1, "max": 9}}}}]}}"#
+            )
+        };
+        let names = ["one", "two", "three", "four", "five"];
+        for name in names {
+            assert!(add(&mut machine, record(name).as_bytes()).is_ok());
+        }
+        let figure = draw(&machine).unwrap();
+        for name in names {
+            assert!(figure.contains(&format!(">{name}</text>")), "{name} has no row in the legend");
+            assert!(figure.contains(&format!(">{name}: 3 tokens/s at 8<")), "{name} has no point");
         }
     }
 }

@@ -207,7 +207,7 @@ pub struct ServeArgs {
     /// What to log: off, error, warn, info or debug
     #[arg(long, env = "LILY_LOG", hide_env_values = true, value_name = "LEVEL", default_value = "info")]
     pub log: tracing_subscriber::filter::LevelFilter,
-    /// Print settings for a client of this server instead: codex, claude, opencode, zed, continue, openwebui or xcode
+    /// Print settings for a client of this server instead: codex, claude, opencode, qwen, zed, continue, openwebui or xcode
     #[arg(long, value_name = "CLIENT", value_enum, hide_possible_values = true)]
     pub print_config: Option<Client>,
     #[command(flatten)]

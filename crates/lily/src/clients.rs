@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 
-/// Where the settings have the base address, model, context and key, they have these.
+/// Where the settings have the base address, model, context and key, they have these. Texts stand in double quotes wherever the format has
+/// them, as a model may be called anything.
 const BASE: &str = "{base}";
 const MODEL: &str = "{model}";
 const CONTEXT: &str = "{context}";
@@ -158,7 +159,8 @@ const ZED: Settings = Settings {
   }
 }
 "#,
-    note: "Zed asks for the key in its settings, or takes it from LILY_API_KEY; any text where the server asks for none.",
+    note: "Zed asks for the key in its settings, or takes it from LILY_API_KEY; any text where the server asks for none. \
+Nobody has tried these settings with Zed yet.",
 };
 
 const CONTINUE: Settings = Settings {
@@ -168,11 +170,11 @@ const CONTINUE: Settings = Settings {
 version: 0.0.1
 schema: v1
 models:
-  - name: {model}
+  - name: "{model}"
     provider: openai
-    model: {model}
-    apiBase: {base}/v1
-    apiKey: {key}
+    model: "{model}"
+    apiBase: "{base}/v1"
+    apiKey: "{key}"
     roles: [chat, edit, apply]
     capabilities: [tool_use]
     defaultCompletionOptions:
@@ -193,14 +195,15 @@ const OPENWEBUI: Settings = Settings {
   -v open-webui:/app/backend/data \
   ghcr.io/open-webui/open-webui:main
 "#,
-    note: "From a container the server must be reachable: start it with --host 0.0.0.0 and a key (LILY_API_KEY).",
+    note: "From a container the server must be reachable: start it with --host 0.0.0.0 and a key (LILY_API_KEY). \
+Nobody has tried these variables with Open WebUI yet.",
 };
 
 const XCODE: Settings = Settings {
     name: "Xcode",
     place: "Settings > Intelligence > Add a Model Provider > Locally Hosted",
     text: "Port: {port}\nDescription: lily\n",
-    note: "Xcode lists the models of the server and speaks chat completions. Nobody has tried this with a Mac yet.",
+    note: "Xcode is to list the models of the server and to speak chat completions with it. Nobody has tried these steps with Xcode yet.",
 };
 
 impl Client {
@@ -247,20 +250,24 @@ impl Address {
         let key = if self.key { "YOUR_KEY" } else { NO_KEY };
         let codex_key = if self.key { "env_key = \"LILY_API_KEY\"\n" } else { "" };
         let output = (self.context_tokens / 4).max(1);
+        // What JSON escapes within quotes, TOML and YAML escape in the same way.
+        let model = serde_json::Value::from(self.model.as_str()).to_string();
         text.replace("{docker}", &format!("http://host.docker.internal:{}", self.port))
             .replace(BASE, &format!("http://{}:{}", self.host, self.port))
             .replace("{port}", &self.port.to_string())
             .replace("{key}", key)
             .replace("{codex key}", codex_key)
-            .replace(MODEL, &self.model)
             .replace(CONTEXT, &self.context_tokens.to_string())
             .replace(OUTPUT, &output.to_string())
+            .replace(MODEL, &model[1..model.len() - 1])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
+    use serde_json::{Value, json};
     use std::fmt::Write;
 
     /// What a code block of the settings is labelled with.
@@ -284,7 +291,8 @@ mod tests {
         let mut text = String::from(
             "# Clients\n\n\
              Settings that make other programs talk to `lily serve`. A test makes this page of what `lily serve \
-             --print-config CLIENT` prints,\nwhich has your own port, model and context in it.\n\n\
+             --print-config CLIENT` prints,\nwhich has your own port, model and context in it. `cargo xtask agents` tries those of Codex CLI, Claude Code, \
+             OpenCode, Qwen Code and Continue\nwith the programs themselves.\n\n\
              Every client that reads these variables needs nothing else:\n\n\
              ```sh\nOPENAI_BASE_URL=http://127.0.0.1:8080/v1\nOPENAI_API_KEY=lily\nANTHROPIC_BASE_URL=http://127.0.0.1:8080\n\
              ANTHROPIC_AUTH_TOKEN=lily\n```\n",
@@ -317,17 +325,135 @@ mod tests {
         assert!(committed == document(), "docs/clients.md is old: run `cargo xtask codegen`");
     }
 
-    #[test]
-    fn nothing_is_left_to_fill_in() {
-        let server = Address { host: "[::1]".into(), port: 9, model: "m".into(), context_tokens: 4096, key: true };
-        for client in Client::value_variants() {
-            let config = client.config(&server);
-            for place in [BASE, MODEL, CONTEXT, OUTPUT, "{key}", "{codex key}", "{port}", "{docker}"] {
-                assert!(!config.contains(place), "{place} in {config}");
+    /// A value of YAML, as far as the settings go: lists and tables of texts and whole numbers.
+    fn yaml(events: &mut Parser<'_, StrInput<'_>>) -> Option<Value> {
+        match events.next().expect("a document goes on").expect("the settings are YAML").0 {
+            Event::StreamStart | Event::DocumentStart(_) => yaml(events),
+            Event::Scalar(text, ScalarStyle::Plain, ..) => {
+                Some(text.parse().map_or_else(|_| json!(text), Value::Number))
             }
-            if language(client.settings().place) == "json" {
-                let value: serde_json::Value = serde_json::from_str(&config).unwrap();
-                assert!(value.is_object());
+            Event::Scalar(text, ..) => Some(json!(text)),
+            Event::SequenceStart(..) => Some(std::iter::from_fn(|| yaml(events)).collect()),
+            Event::MappingStart(..) => {
+                let mut table = serde_json::Map::new();
+                while let Some(key) = yaml(events) {
+                    table.insert(key.as_str().expect("a name").to_owned(), yaml(events).expect("a value"));
+                }
+                Some(Value::Object(table))
+            }
+            _ => None,
+        }
+    }
+
+    /// The settings as their program reads them, by the file's ending.
+    fn read(place: &str, text: &str) -> Value {
+        match language(place) {
+            "json" => serde_json::from_str(text).unwrap(),
+            "toml" => toml::from_str(text).unwrap(),
+            "yaml" => yaml(&mut Parser::new_from_str(text)).unwrap(),
+            other => panic!("nothing reads {other}"),
+        }
+    }
+
+    /// What a program makes of its settings: the base URL, the key (none where there is no place for one), the model's name, and
+    /// the numbers of tokens of context and answer.
+    type Meaning = (String, Option<String>, String, [i64; 2]);
+
+    fn meaning(client: Client, value: &Value) -> Meaning {
+        let at = |pointer: &str| value.pointer(pointer).unwrap_or_else(|| panic!("{pointer} is not in {value}"));
+        let text = |pointer: &str| at(pointer).as_str().unwrap().to_owned();
+        let counts = |names: [&str; 2]| names.map(|name| at(name).as_i64().unwrap());
+        match client {
+            Client::Codex => {
+                let provider = format!("/model_providers/{}", text("/model_provider"));
+                let context = at("/model_context_window").as_i64().unwrap();
+                assert!(at(&format!("{provider}/stream_idle_timeout_ms")).is_i64());
+                // The name of the variable that has the key; there is none for the length of answers.
+                let key = at(&provider).get("env_key").map(|key| key.as_str().unwrap().to_owned());
+                (text(&format!("{provider}/base_url")), key, text("/model"), [context, context / 4])
+            }
+            Client::Claude => {
+                // Variables of an environment: numbers are texts. The address goes without the version.
+                let counts = ["/env/CLAUDE_CODE_MAX_CONTEXT_TOKENS", "/env/CLAUDE_CODE_MAX_OUTPUT_TOKENS"];
+                let (base, key) = (text("/env/ANTHROPIC_BASE_URL") + "/v1", text("/env/ANTHROPIC_AUTH_TOKEN"));
+                (base, Some(key), text("/env/ANTHROPIC_MODEL"), counts.map(|count| text(count).parse().unwrap()))
+            }
+            Client::Opencode => {
+                let (name, model) = at("/provider/lily/models").as_object().unwrap().iter().next().unwrap();
+                assert_eq!(text("/model"), format!("lily/{name}"));
+                let counts = ["context", "output"].map(|count| model["limit"][count].as_i64().unwrap());
+                let [base, key] = ["baseURL", "apiKey"].map(|name| text(&format!("/provider/lily/options/{name}")));
+                (base, Some(key), name.clone(), counts)
+            }
+            Client::Qwen => {
+                const MODEL: &str = "/modelProviders/openai/0";
+                let lengths = ["contextWindowSize", "samplingParams/max_tokens"];
+                let lengths = lengths.map(|name| format!("{MODEL}/generationConfig/{name}"));
+                let key = text(&format!("/env/{}", text(&format!("{MODEL}/envKey"))));
+                assert_eq!(text("/model/name"), text(&format!("{MODEL}/id")));
+                let counts = counts(lengths.each_ref().map(String::as_str));
+                (text(&format!("{MODEL}/baseUrl")), Some(key), text("/model/name"), counts)
+            }
+            Client::Zed => {
+                let lily = &at("/language_models/openai_compatible/lily");
+                let model = &lily["available_models"][0];
+                let counts = ["max_tokens", "max_output_tokens"].map(|name| model[name].as_i64().unwrap());
+                let [base, name] = [&lily["api_url"], &model["name"]].map(|text| text.as_str().unwrap().to_owned());
+                (base, None, name, counts)
+            }
+            Client::Continue => {
+                assert_eq!(at("/models/0/roles"), &json!(["chat", "edit", "apply"]));
+                let options = "/models/0/defaultCompletionOptions";
+                let lengths = ["contextLength", "maxTokens"].map(|name| format!("{options}/{name}"));
+                let counts = counts(lengths.each_ref().map(String::as_str));
+                (text("/models/0/apiBase"), Some(text("/models/0/apiKey")), text("/models/0/model"), counts)
+            }
+            Client::Openwebui | Client::Xcode => panic!("{client:?} reads no file"),
+        }
+    }
+
+    /// What a shell passes to `docker`.
+    fn shell(text: &str) -> Vec<String> {
+        let script = format!("docker() {{ printf '%s\\n' \"$@\"; }}\n{text}");
+        let output = std::process::Command::new("sh").args(["-eu", "-c", &script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// Every program's settings, read in their format, say where the server is and what it serves, whatever the model is called.
+    #[test]
+    fn settings_are_read_in_their_format() {
+        for (model, asks) in [("lily-nano", false), ("no: \"\\t\u{e4}\" # {key}\t1", true)] {
+            let server =
+                Address { host: "[::1]".into(), port: 81, model: model.into(), context_tokens: 4096, key: asks };
+            let key = if asks { "YOUR_KEY" } else { NO_KEY };
+            for &client in Client::value_variants() {
+                let config = client.config(&server);
+                for place in [BASE, CONTEXT, OUTPUT, "{codex key}", "{port}", "{docker}"] {
+                    assert!(!config.contains(place), "{place} in {config}");
+                }
+                let key = match client {
+                    Client::Codex => asks.then_some("LILY_API_KEY"),
+                    Client::Zed => None,
+                    Client::Openwebui => {
+                        let words = shell(&config);
+                        let key = format!("OPENAI_API_KEY={key}");
+                        for word in ["OPENAI_API_BASE_URL=http://host.docker.internal:81/v1", key.as_str()] {
+                            assert!(words.iter().any(|found| found == word), "{word} in {words:?}");
+                        }
+                        assert_eq!(words.last().map(String::as_str), Some("ghcr.io/open-webui/open-webui:main"));
+                        continue;
+                    }
+                    Client::Xcode => {
+                        assert_eq!(config, "Port: 81\nDescription: lily\n");
+                        continue;
+                    }
+                    _ => Some(key),
+                };
+                let expected =
+                    ("http://[::1]:81/v1".to_owned(), key.map(str::to_owned), model.to_owned(), [4096, 1024]);
+                let read = read(client.settings().place, &config);
+                assert_eq!(meaning(client, &read), expected, "{client:?}");
             }
         }
     }

@@ -236,6 +236,9 @@ fn chunk_lengths_are_measured_in_pairs() {
     assert_eq!(found, [("chunks-of-8", 32)]);
     assert_eq!(effects[0]["percent"]["runs"].as_array().unwrap().len(), 2);
     assert_eq!(record["chunk_tokens"], 16);
+    // Chunks longer than everything would be shorter ones under another name.
+    let longer = ["ablate", "--prefill", "8,32", "--context", "8", "--decode", "4", "--chunk-sizes", "8,64"];
+    check_failure(&lily(&longer).output(), 2, "--chunk-sizes 64: nothing that is measured has more than 32 tokens");
 }
 
 #[test]

@@ -385,4 +385,8 @@ fn settings_for_clients_have_the_servers_address() {
     }
     let output = lily(&["serve", "--print-config", "emacs"]).output();
     assert_eq!(output.code, Some(2), "{output:?}");
+    // A port that is known only when the server has started is no setting.
+    let output = lily(&["serve", "--print-config", "codex", "--port", "0"]).output();
+    assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{output:?}");
+    assert!(output.stderr.contains("--port"), "{output:?}");
 }

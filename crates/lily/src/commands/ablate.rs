@@ -65,8 +65,15 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
     if !mechanisms.is_empty() {
         options.mechanisms = Mechanisms::NONE; // memory for what replaces any of them
     }
+    let asked = args.chunk_sizes.iter().flat_map(|sizes| &sizes.0);
+    if let Some(size) = asked.clone().find(|size| **size > longest) {
+        return Err(Failure::usage(format_args!(
+            "--chunk-sizes {size}: nothing that is measured has more than {longest} tokens; measure longer prompts (--prefill)"
+        )));
+    }
     let mut engine = Engine::new(open(&model)?, &options)?;
-    let sizes = args.chunk_sizes.iter().flat_map(|sizes| &sizes.0).filter(|size| **size != options.chunk_tokens);
+    let chunk_tokens = engine.model().chunk_tokens;
+    let sizes = asked.filter(|size| **size != chunk_tokens);
     let bar = output::count_bar("measuring", prefill_lengths.len() + contexts.len() + sizes.clone().count());
     let mut effects = Vec::new();
     for &tokens in prefill_lengths {
@@ -77,14 +84,14 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
         effects.extend(decode(&mut engine, &mechanisms, tokens, args)?);
         bar.inc(1);
     }
-    for &chunk_tokens in sizes {
-        let mut other = Engine::new(open(&model)?, &EngineOptions { chunk_tokens, ..options.clone() })?;
+    for &size in sizes {
+        let mut other = Engine::new(open(&model)?, &EngineOptions { chunk_tokens: size, ..options.clone() })?;
         effects.extend(chunks(&mut other, &mut engine, args)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     let origin = Origin::new(&model, engine.checkpoint(), engine.device(), measured.seed);
-    let record = Record { origin, chunk_tokens: options.chunk_tokens, decode_tokens: measured.decode, effects };
+    let record = Record { origin, chunk_tokens, decode_tokens: measured.decode, effects };
     publish(&record, &table(&record), &measured.publish)
 }
 

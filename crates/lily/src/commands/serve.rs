@@ -48,6 +48,12 @@ pub fn run(mut args: ServeArgs) -> Result<(), Failure> {
 
 /// Prints what makes a client talk to the server that these arguments start.
 fn print_config(args: &ServeArgs, client: Client) -> Result<(), Failure> {
+    if args.port == 0 {
+        return Err(Failure::usage(
+            "--print-config: port 0 is whichever is free when the server starts, so no settings can have it; give --port the \
+             one that the server will have",
+        ));
+    }
     let model = args.model.resolve()?;
     let limit = open(&model)?.weights.shape.max_context_tokens;
     let ip = if args.host == "localhost" { "127.0.0.1" } else { args.host.as_str() };
