@@ -82,3 +82,8 @@ fn what_is_remembered_comes_back_to_the_bit() {
     assert!(run(&mut next, &long, &[]) == (want[0].clone(), (0, 149)), "from files");
     assert!(run(&mut next, &branch, &[]) == (want[1].clone(), (0, 109)));
 }
+
+#[test]
+fn lily_nano_reuses_the_turns_before() {
+    nano::reuses_the_turns_before(cuda_device().unwrap());
+}

@@ -30,3 +30,8 @@ fn lily_nano_draws_as_on_the_cpu() {
 fn lily_nano_agrees_with_the_cpu_at_every_position() {
     nano::agrees_with_the_cpu_at_every_position(soft(Order::Reverse));
 }
+
+#[test]
+fn lily_nano_reuses_the_turns_before() {
+    nano::reuses_the_turns_before(soft(Order::Random(4)));
+}

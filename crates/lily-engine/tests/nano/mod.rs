@@ -1,4 +1,4 @@
-//! lily-nano on a device under test: it generates what the CPU backend generates.
+//! lily-nano on a device under test: it generates what the CPU backend generates, and what it generates without its cache.
 
 use lily_engine::backend::Device;
 use lily_engine::backend::cpu::{CpuDevice, CpuMode, isa::Isa};
@@ -7,7 +7,9 @@ use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::generate::{Event, Request, generate};
 use lily_engine::prompt::Prompter;
 use lily_engine::sampler::SamplingParams;
+use lily_engine::session::Session;
 use lily_engine::template::ChatInput;
+use lily_engine::tokenizer::ControlTokens;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -87,13 +89,84 @@ pub fn agrees_with_the_cpu_at_every_position(device: Box<dyn Device>) {
         host.decode(&mut a, token).unwrap();
         gpu.decode(&mut b, token).unwrap();
         let (want, got) = (a.logits().unwrap(), b.logits().unwrap());
-        let best = |logits: &[f32]| (0..logits.len()).max_by(|&i, &j| logits[i].total_cmp(&logits[j]));
         same += usize::from(best(want) == best(got));
-        error += want.iter().zip(got).map(|(w, g)| f64::from(w - g).powi(2)).sum::<f64>();
-        size += want.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>();
+        let (e, s) = squares(want, got);
+        (error, size) = (error + e, size + s);
     }
     let relative = (error / size).sqrt();
     println!("{same} of 64 positions agree; relative rms error {relative:.5}");
     assert!(same >= 62, "{same} of 64");
     assert!(relative < 0.02, "{relative}");
+}
+
+/// The most likely token.
+fn best(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|&i, &j| logits[i].total_cmp(&logits[j])).unwrap() as u32
+}
+
+/// Sums of the squares of the differences, and of what is wanted.
+fn squares(want: &[f32], got: &[f32]) -> (f64, f64) {
+    let square = |value: f32| f64::from(value).powi(2);
+    (want.iter().zip(got).map(|(w, g)| square(w - g)).sum(), want.iter().map(|w| square(*w)).sum())
+}
+
+/// A prompt read in a session of its own, and some tokens after it.
+struct Turn {
+    session: Session,
+    reused_tokens: usize,
+    /// After the prompt.
+    logits: Vec<f32>,
+    answer: Vec<u32>,
+}
+
+fn turn(engine: &mut Engine, tokens: &[u32], boundaries: &[usize], answer_tokens: usize) -> Turn {
+    let mut session = engine.new_session().unwrap();
+    let read = engine.advance(&mut session, tokens, boundaries, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let logits = session.logits().unwrap().to_vec();
+    let mut answer = Vec::new();
+    for _ in 0..answer_tokens {
+        let token = best(session.logits().unwrap());
+        engine.decode(&mut session, token).unwrap();
+        answer.push(token);
+    }
+    Turn { session, reused_tokens: read.reused_tokens, logits, answer }
+}
+
+/// A conversation's next turns compute what is new in them and say what a cold run says: to the bit where the prefix was read as a
+/// prompt, within tolerance where the device generated it.
+pub fn reuses_the_turns_before(device: Box<dyn Device>) {
+    let mut engine = engine(device);
+    let prompter = Prompter::new(engine.checkpoint()).unwrap();
+    let messages = [("user", "What is the capital of France?"), ("assistant", "Paris."), ("user", "What is 2 + 2?")]
+        .map(|(role, content)| json!({"role": role, "content": content}));
+    let [first, second] = [1, 3].map(|count| prompter.chat(&ChatInput::new(json!(&messages[..count]))).unwrap());
+    let mut cold = turn(&mut engine, &second.tokens, &second.boundaries, 3);
+    assert_eq!(cold.reused_tokens, 0);
+    engine.discard(&mut cold.session); // and all that was kept of it
+
+    let asked = turn(&mut engine, &first.tokens, &first.boundaries, 8);
+    assert_eq!(asked.reused_tokens, 0);
+    let warm = turn(&mut engine, &second.tokens, &second.boundaries, 3);
+    let shared = first.tokens.iter().zip(&second.tokens).take_while(|(a, b)| a == b).count();
+    assert!(warm.reused_tokens > 0 && warm.reused_tokens <= shared, "{} of {shared} tokens", warm.reused_tokens);
+    assert!(warm.logits == cold.logits, "a prefix that was read gives other bits");
+    assert_eq!(warm.answer, cold.answer);
+
+    // The conversation goes on from what was generated.
+    let mut spoken = asked.session;
+    engine.remember(&mut spoken);
+    let mut further = spoken.tokens().to_vec();
+    let question = "<|im_end|>\n<|im_start|>user\nThanks!<|im_end|>\n<|im_start|>assistant\n";
+    further.extend(prompter.tokenizer().encode(question, ControlTokens::Recognise).unwrap());
+    let mut warm = turn(&mut engine, &further, &[], 0);
+    assert_eq!(warm.reused_tokens, spoken.tokens().len());
+    engine.discard(&mut warm.session);
+    let cold = turn(&mut engine, &further, &[], 0);
+    assert_eq!(cold.reused_tokens, 0);
+    let (error, size) = squares(&cold.logits, &warm.logits);
+    let relative = (error / size).sqrt();
+    println!("relative rms error {relative:.5} after a prefix that was generated");
+    // As much as prompts and steps may differ, see above.
+    assert!(relative < 0.02, "{relative}");
+    assert_eq!(best(&warm.logits), best(&cold.logits));
 }
