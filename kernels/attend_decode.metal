@@ -4,49 +4,8 @@
 // 64, 128 and 256: a lane owns 2, 4 or 8 neighbouring elements of every row.
 #include "attention.h"
 
-#define BLOCK_SIMDGROUPS (BLOCK_THREADS / SIMD_WIDTH)
-// Keys that a SIMD-group scores at once.
-#define BLOCK_KEYS 4
-
-// A lane's elements of a row of bf16, as they are stored. Without COALESCED, one after another: then neighbouring lanes
-// never read neighbouring bytes at a time.
-inline uint4 load_part(device const bfloat* row, uint lane) {
-    if (COALESCED == 0) {
-        device const ushort* elements = (device const ushort*)row + HEAD_DIM / SIMD_WIDTH * lane;
-        uint words[4] = {};
-        #pragma clang loop unroll(full)
-        for (uint e = 0; e < 8; e++) {
-            if (e < HEAD_DIM / SIMD_WIDTH) {
-                words[e / 2] |= uint(elements[e]) << (e % 2 * 16);
-            }
-        }
-        return uint4(words[0], words[1], words[2], words[3]);
-    }
-    device const uchar* from = (device const uchar*)row + HEAD_DIM / SIMD_WIDTH * 2 * lane;
-    if (HEAD_DIM == 256) {
-        return load_uint4(from);
-    }
-    if (HEAD_DIM == 128) {
-        return uint4(load_uint2(from), 0, 0);
-    }
-    return uint4(load_uint(from), 0, 0, 0);
-}
-
-// A lane's elements of a row in threadgroup memory.
-inline Float8 read_part(threadgroup const float* row, uint lane) {
-    uint parts = HEAD_DIM / SIMD_WIDTH;
-    threadgroup const float* from = row + parts * lane;
-    Float8 x;
-    x.low = float4(from[0], from[1], 0.0f, 0.0f);
-    x.high = float4(0.0f);
-    if (HEAD_DIM >= 128) {
-        x.low.zw = float2(from[2], from[3]);
-    }
-    if (HEAD_DIM == 256) {
-        x.high = float4(from[4], from[5], from[6], from[7]);
-    }
-    return x;
-}
+// Elements from one prepared row to the next: 16-byte aligned, and rows meet different banks.
+#define PREPARED_STRIDE (HEAD_DIM_MAX + 8)
 
 // First and last key, exclusive, of a block when `visible` keys are split: `block_keys` each, or evenly in multiples of
 // 32 if that is 0.
@@ -84,158 +43,13 @@ inline Pack pack_of(constant AttentionDims& dims, constant CacheReading& reading
     return pack;
 }
 
-// Where the SIMD-groups of a threadgroup meet.
-struct Meeting {
-    // Prepared queries, then the token's own key.
-    threadgroup float* prepared;
-    // One query's sums of all SIMD-groups; and the largest score and the total of every query.
-    threadgroup float* sums;
-    threadgroup float* most;
-    threadgroup float* total;
-};
+#if defined(LILY_MMA)
+#include "attend_keys_mma.h"
+#else
+#include "attend_keys.h"
+#endif
 
-inline Meeting meeting_of(
-    threadgroup float* prepared, threadgroup float* sums, threadgroup float* most, threadgroup float* total) {
-    Meeting meeting;
-    meeting.prepared = prepared;
-    meeting.sums = sums;
-    meeting.most = most;
-    meeting.total = total;
-    return meeting;
-}
-
-// The partial results of a pack whose prepared queries are in threadgroup memory. The queries of a pack share every load of
-// a cache row; a row is read by a whole SIMD-group. Function constant PACKED is the pack's size, at most PACKED_QUERIES.
-inline void attend_pack(
-    Pack pack, device const bfloat* keys, device const bfloat* values, device const bfloat* own_value, uint kv_width,
-    device float* out_of_pack, Meeting meeting, uint thread_index, uint simdgroup, uint lane) {
-    threadgroup const float* own_key = meeting.prepared + PACKED_QUERIES * HEAD_DIM_MAX;
-    Float8 query[PACKED_QUERIES];
-    Float8 sums[PACKED_QUERIES];
-    float scale = precise::rsqrt(float(HEAD_DIM));
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < PACKED_QUERIES; i++) {
-        query[i] = read_part(meeting.prepared + i * HEAD_DIM_MAX, lane);
-        query[i].low *= scale;
-        query[i].high *= scale;
-        sums[i].low = float4(0.0f);
-        sums[i].high = float4(0.0f);
-    }
-    // Of query lane % PACKED_QUERIES: its largest score; and the part of its sum that this lane's keys make.
-    float most = EMPTY_BLOCK;
-    float total = 0.0f;
-    uint stride = BLOCK_SIMDGROUPS * BLOCK_KEYS;
-    for (uint first = pack.first_key + simdgroup * BLOCK_KEYS; first < pack.end_key; first += stride) {
-        uint4 key_words[BLOCK_KEYS];
-        uint4 value_words[BLOCK_KEYS];
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < BLOCK_KEYS; j++) {
-            uint at = first + j;
-            ulong row = ulong(at) * kv_width + pack.column;
-            key_words[j] = uint4(0);
-            value_words[j] = uint4(0);
-            if (at < pack.end_key && at < pack.cached) {
-                key_words[j] = load_part(keys + row, lane);
-                value_words[j] = load_part(values + row, lane);
-            } else if (at == pack.cached) {
-                value_words[j] = load_part(own_value, lane);
-            }
-        }
-        float scores[BLOCK_KEYS * PACKED_QUERIES] = {};
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < BLOCK_KEYS; j++) {
-            Float8 key = widen8(key_words[j]);
-            if (first + j == pack.cached) {
-                key = read_part(own_key, lane);
-            }
-            #pragma clang loop unroll(full)
-            for (uint i = 0; i < PACKED_QUERIES; i++) {
-                if (i < PACKED) {
-                    scores[j * PACKED_QUERIES + i] = dot8(query[i], key);
-                }
-            }
-        }
-        // Lane l gets the score of query l % 4 and key l / 4 % 4.
-        float score = simd_sum16(scores, lane);
-        bool inside = first + lane / PACKED_QUERIES % BLOCK_KEYS < pack.end_key;
-        score = inside ? score : EMPTY_BLOCK;
-        float larger = max(score, simd_shuffle_xor(score, 4));
-        larger = max(larger, simd_shuffle_xor(larger, 8));
-        larger = max(larger, most);
-        float shrink = fast::exp(most - larger);
-        float weight = inside ? fast::exp(score - larger) : 0.0f;
-        most = larger;
-        total = total * shrink + weight;
-        #pragma clang loop unroll(full)
-        for (uint i = 0; i < PACKED_QUERIES; i++) {
-            float factor = simd_shuffle(shrink, ushort(i));
-            sums[i].low *= factor;
-            sums[i].high *= factor;
-        }
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < BLOCK_KEYS; j++) {
-            Float8 value = widen8(value_words[j]);
-            #pragma clang loop unroll(full)
-            for (uint i = 0; i < PACKED_QUERIES; i++) {
-                if (i < PACKED) {
-                    float part = simd_shuffle(weight, ushort(j * PACKED_QUERIES + i));
-                    sums[i].low += part * value.low;
-                    sums[i].high += part * value.high;
-                }
-            }
-        }
-    }
-    total += simd_shuffle_xor(total, 4);
-    total += simd_shuffle_xor(total, 8);
-    if (lane < PACKED_QUERIES) {
-        meeting.most[simdgroup * PACKED_QUERIES + lane] = most;
-        meeting.total[simdgroup * PACKED_QUERIES + lane] = total;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-
-    // The SIMD-groups' results become the block's, query by query.
-    #pragma clang loop unroll(full)
-    for (uint i = 0; i < PACKED_QUERIES; i++) {
-        float block_most = EMPTY_BLOCK;
-        for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-            block_most = max(block_most, meeting.most[s * PACKED_QUERIES + i]);
-        }
-        float factor = fast::exp(meeting.most[simdgroup * PACKED_QUERIES + i] - block_most);
-        threadgroup float* mine = meeting.sums + simdgroup * HEAD_DIM_MAX + HEAD_DIM / SIMD_WIDTH * lane;
-        #pragma clang loop unroll(full)
-        for (uint e = 0; e < 4; e++) {
-            if (e < HEAD_DIM / SIMD_WIDTH) {
-                mine[e] = factor * sums[i].low[e];
-            }
-            if (e + 4 < HEAD_DIM / SIMD_WIDTH) {
-                mine[e + 4] = factor * sums[i].high[e];
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (i < pack.queries) {
-            device float* out = out_of_pack + i * (HEAD_DIM + 2);
-            for (uint c = thread_index; c < HEAD_DIM; c += BLOCK_THREADS) {
-                float sum = 0.0f;
-                for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-                    sum += meeting.sums[s * HEAD_DIM_MAX + c];
-                }
-                out[2 + c] = sum;
-            }
-            if (thread_index == 0) {
-                float block_total = 0.0f;
-                for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-                    uint at = s * PACKED_QUERIES + i;
-                    block_total += meeting.total[at] * fast::exp(meeting.most[at] - block_most);
-                }
-                out[0] = block_most;
-                out[1] = block_total;
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-}
-
-// Threadgroups are blocks x packs of query heads x KV heads. The token's own key and value do not come from the cache, since
+// Threadgroups are blocks x packs of query heads x KV heads; function constant PACKED is the size of a pack. The token's own key and value do not come from the cache, since
 // the threadgroup that has them in its block, of the first pack, writes them there meanwhile.
 kernel void attend_blocks(
     device const uint* step [[buffer(0)]],
@@ -253,41 +67,50 @@ kernel void attend_blocks(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float prepared[(PACKED_QUERIES + 1) * HEAD_DIM_MAX];
-    threadgroup float sums_of[BLOCK_SIMDGROUPS * HEAD_DIM_MAX];
-    threadgroup float most_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
-    threadgroup float total_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    threadgroup ushort prepared[(PACK_MAX + 1) * PREPARED_STRIDE];
+    threadgroup float meeting[MEETING_FLOATS];
+    threadgroup float turns[HEAD_DIM_MAX];
     uint position = step[0];
     uint kv_width = args.dims.kv_heads * HEAD_DIM;
     Pack pack = pack_of(args.dims, args.reading, group, position);
     pack.cached = position;
     bool current = pack.first_key <= position && position < pack.end_key;
-    threadgroup float* own_key = prepared + PACKED_QUERIES * HEAD_DIM_MAX;
-    device const bfloat* own_value = v_raw + pack.column;
+    KeysAhead ahead;
+    ahead.request(pack, keys, values, kv_width, simdgroup, lane);
+    prepare_turns(inv_freq, position, args.dims, turns, thread_index, BLOCK_THREADS);
+    Float8 gain = gain_part(q_gain, HEAD_DIM, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     wait_for_inputs();
 
-    if (simdgroup < pack.queries) {
-        device const bfloat* raw = q_raw + (pack.first_head + simdgroup) * 2 * HEAD_DIM;
-        threadgroup float* query = prepared + simdgroup * HEAD_DIM_MAX;
-        prepare_head(raw, q_gain, inv_freq, position, args.dims, query, lane);
-    } else if (simdgroup < PACKED_QUERIES) {
-        for (uint i = lane; i < HEAD_DIM; i += SIMD_WIDTH) {
-            prepared[simdgroup * HEAD_DIM_MAX + i] = 0.0f;
+    // Rows of queries that the pack has not got are 0.
+    threadgroup float* row = meeting + simdgroup * HEAD_DIM_MAX;
+    if (simdgroup < PACK_MAX) {
+        uint4 words = uint4(0);
+        if (simdgroup < pack.queries) {
+            device const bfloat* raw = q_raw + (pack.first_head + simdgroup) * 2 * HEAD_DIM;
+            words = prepare_part(head_part(raw, HEAD_DIM, lane), gain, turns, args.dims, row, lane);
         }
-    } else if (simdgroup == PACKED_QUERIES && current) {
-        prepare_head(k_raw + pack.column, k_gain, inv_freq, position, args.dims, own_key, lane);
+        if (8 * lane < HEAD_DIM) {
+            *(threadgroup uint4*)(prepared + simdgroup * PREPARED_STRIDE + 8 * lane) = words;
+        }
+    }
+    device const bfloat* own_value = v_raw + pack.column;
+    if (current && simdgroup == PACK_MAX % BLOCK_SIMDGROUPS) {
+        Float8 own = head_part(k_raw + pack.column, HEAD_DIM, lane);
+        uint4 words = prepare_part(own, gain_part(k_gain, HEAD_DIM, lane), turns, args.dims, row, lane);
+        if (8 * lane < HEAD_DIM) {
+            *(threadgroup uint4*)(prepared + PACK_MAX * PREPARED_STRIDE + 8 * lane) = words;
+            if (group.y == 0) {
+                ulong to = ulong(position) * kv_width + pack.column + 8 * lane;
+                store_uint4((device uchar*)(keys + to), words);
+                store_uint4((device uchar*)(values + to), load_uint4((device const uchar*)(own_value + 8 * lane)));
+            }
+        }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (current && group.y == 0) {
-        ulong row = ulong(position) * kv_width + pack.column;
-        for (uint i = thread_index; i < HEAD_DIM; i += BLOCK_THREADS) {
-            keys[row + i] = bfloat(own_key[i]);
-            values[row + i] = own_value[i];
-        }
-    }
-    Meeting meeting = meeting_of(prepared, sums_of, most_of, total_of);
     device float* out = partials + ulong(group.x * args.dims.heads + pack.first_head) * (HEAD_DIM + 2);
-    attend_pack(pack, keys, values, own_value, kv_width, out, meeting, thread_index, simdgroup, lane);
+    attend_pack(
+        ahead, pack, keys, values, own_value, kv_width, out, prepared, meeting, thread_index, simdgroup, lane);
 }
 
 // The same with queries, and a key in the cache, that `qk_prep` has prepared.
@@ -302,22 +125,25 @@ kernel void attend_prepared(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float prepared[(PACKED_QUERIES + 1) * HEAD_DIM_MAX];
-    threadgroup float sums_of[BLOCK_SIMDGROUPS * HEAD_DIM_MAX];
-    threadgroup float most_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
-    threadgroup float total_of[BLOCK_SIMDGROUPS * PACKED_QUERIES];
+    threadgroup ushort prepared[(PACK_MAX + 1) * PREPARED_STRIDE];
+    threadgroup float meeting[MEETING_FLOATS];
     Pack pack = pack_of(args.dims, args.reading, group, step[0]);
-    for (uint i = thread_index; i < PACKED_QUERIES * HEAD_DIM; i += BLOCK_THREADS) {
+    uint kv_width = args.dims.kv_heads * HEAD_DIM;
+    KeysAhead ahead;
+    ahead.request(pack, keys, values, kv_width, simdgroup, lane);
+    for (uint i = thread_index; i < PACK_MAX * HEAD_DIM; i += BLOCK_THREADS) {
         uint query = i / HEAD_DIM;
         uint from = (pack.first_head + query) * HEAD_DIM + i % HEAD_DIM;
-        prepared[query * HEAD_DIM_MAX + i % HEAD_DIM] = query < pack.queries ? float(q[from]) : 0.0f;
+        ushort element = query < pack.queries ? ((device const ushort*)q)[from] : ushort(0);
+        prepared[query * PREPARED_STRIDE + i % HEAD_DIM] = element;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Meeting meeting = meeting_of(prepared, sums_of, most_of, total_of);
-    uint kv_width = args.dims.kv_heads * HEAD_DIM;
     device float* out = partials + ulong(group.x * args.dims.heads + pack.first_head) * (HEAD_DIM + 2);
-    attend_pack(pack, keys, values, values, kv_width, out, meeting, thread_index, simdgroup, lane);
+    attend_pack(ahead, pack, keys, values, values, kv_width, out, prepared, meeting, thread_index, simdgroup, lane);
 }
+
+// Blocks that a SIMD-group merges at once.
+#define MERGED 8
 
 // Threadgroups are query heads x stretches of 32 columns. A SIMD-group adds every eighth block.
 kernel void attend_merge(
@@ -329,33 +155,59 @@ kernel void attend_merge(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float sums[BLOCK_SIMDGROUPS * SIMD_WIDTH];
+    threadgroup float mosts[BLOCK_SIMDGROUPS];
+    threadgroup float totals[BLOCK_SIMDGROUPS];
     uint head = group.x;
     uint column = group.y * SIMD_WIDTH + lane;
     uint stride = args.dims.heads * (HEAD_DIM + 2);
     device const float* parts = partials + head * (HEAD_DIM + 2);
     float most = EMPTY_BLOCK;
-    for (uint block = lane; block < args.blocks; block += SIMD_WIDTH) {
-        most = max(most, parts[ulong(block) * stride]);
-    }
-    most = simd_max(most);
     float total = 0.0f;
-    for (uint block = lane; block < args.blocks; block += SIMD_WIDTH) {
-        device const float* part = parts + ulong(block) * stride;
-        total += fast::exp(part[0] - most) * part[1];
-    }
-    total = simd_sum(total);
     float sum = 0.0f;
-    #pragma clang loop unroll_count(4)
-    for (uint block = simdgroup; block < args.blocks; block += BLOCK_SIMDGROUPS) {
-        device const float* part = parts + ulong(block) * stride;
-        sum += fast::exp(part[0] - most) * part[2 + column];
+    for (uint first = simdgroup; first < args.blocks; first += BLOCK_SIMDGROUPS * MERGED) {
+        float each_most[MERGED];
+        float each_total[MERGED];
+        float each_sum[MERGED];
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < MERGED; j++) {
+            uint block = first + j * BLOCK_SIMDGROUPS;
+            device const float* part = parts + ulong(block) * stride;
+            bool inside = block < args.blocks;
+            each_most[j] = inside ? part[0] : EMPTY_BLOCK;
+            each_total[j] = inside ? part[1] : 0.0f;
+            each_sum[j] = inside ? part[2 + column] : 0.0f;
+        }
+        float larger = most;
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < MERGED; j++) {
+            larger = max(larger, each_most[j]);
+        }
+        float shrink = fast::exp(most - larger);
+        total *= shrink;
+        sum *= shrink;
+        #pragma clang loop unroll(full)
+        for (uint j = 0; j < MERGED; j++) {
+            float factor = fast::exp(each_most[j] - larger);
+            total += factor * each_total[j];
+            sum += factor * each_sum[j];
+        }
+        most = larger;
     }
     sums[simdgroup * SIMD_WIDTH + lane] = sum;
+    mosts[simdgroup] = most;
+    totals[simdgroup] = total;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup == 0) {
-        sum = 0.0f;
+        float larger = EMPTY_BLOCK;
         for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
-            sum += sums[s * SIMD_WIDTH + lane];
+            larger = max(larger, mosts[s]);
+        }
+        sum = 0.0f;
+        total = 0.0f;
+        for (uint s = 0; s < BLOCK_SIMDGROUPS; s++) {
+            float factor = fast::exp(mosts[s] - larger);
+            sum += factor * sums[s * SIMD_WIDTH + lane];
+            total += factor * totals[s];
         }
         float gate = float(q_raw[(head * 2 + 1) * HEAD_DIM + column]);
         out[head * HEAD_DIM + column] = bfloat(sum / total * sigmoid(gate));

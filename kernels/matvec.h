@@ -156,6 +156,38 @@ struct Chunk {
     Group groups[ROWS];
 };
 
+// Two matrices of one format and width, whose rows are asked for in pairs.
+struct StoredPair {
+    StoredMatrix first;
+    StoredMatrix second;
+    uint format;
+    uint cols;
+};
+
+inline StoredPair stored_pair(StoredMatrix first, StoredMatrix second) {
+    StoredPair pair;
+    pair.first = first;
+    pair.second = second;
+    pair.format = first.format;
+    pair.cols = first.cols;
+    return pair;
+}
+
+// The chunk at `column` of rows `first`, `first + step`, ... of the first matrix, then of the same rows of the second.
+template <uint ROWS>
+inline void request_chunk(thread Chunk<ROWS>& chunk, StoredPair m, uint first, uint step, uint last, uint column) {
+    #pragma clang loop unroll(full)
+    for (uint r = 0; r < ROWS; r++) {
+        uint row = min(first + r % (ROWS / 2) * step, last);
+        StoredMatrix one = m.first;
+        if (r >= ROWS / 2) {
+            one = m.second;
+        }
+        chunk.words[r] = load_uint4(row_codes(one, row) + column / 8 * bits_of(m.format));
+        chunk.groups[r] = load_group(one, row, column);
+    }
+}
+
 // Requests the chunk at `column` of rows `first`, `first + step`, ..., none beyond `last`.
 template <uint ROWS>
 inline void request_chunk(
@@ -219,15 +251,22 @@ inline void add_plain(
     }
 }
 
+template <uint ROWS, typename Source>
+inline void add_plain(
+    thread float* sums, StoredPair m, uint first, uint step, uint last, Source source, uint column) {
+    add_plain<ROWS / 2>(sums, m.first, first, step, last, source, column);
+    add_plain<ROWS / 2>(sums + ROWS / 2, m.second, first, step, last, source, column);
+}
+
 // Codes of a whole stretch that a lane has under way: STEPS chunks of each of its rows.
 template <uint ROWS, uint STEPS>
 struct Ahead {
     Chunk<ROWS> chunks[STEPS];
 };
 
-template <uint ROWS, uint STEPS>
+template <uint ROWS, uint STEPS, typename Matrix>
 inline void request(
-    thread Ahead<ROWS, STEPS>& ahead, StoredMatrix m, uint first, uint last, uint from, uint end, uint lane) {
+    thread Ahead<ROWS, STEPS>& ahead, Matrix m, uint first, uint last, uint from, uint end, uint lane) {
     uint chunk = chunk_columns(m.format);
     if (is_wide(m.format)) {
         #pragma clang loop unroll(full)
@@ -241,9 +280,9 @@ inline void request(
 }
 
 // Adds a lane's share of the products with the staged columns `from..end`; their first chunks have been requested.
-template <uint ROWS, uint STEPS>
+template <uint ROWS, uint STEPS, typename Matrix>
 inline void add_stretch(
-    thread float* sums, thread Ahead<ROWS, STEPS>& ahead, StoredMatrix m, uint first, uint last, StagedRow staged,
+    thread float* sums, thread Ahead<ROWS, STEPS>& ahead, Matrix m, uint first, uint last, StagedRow staged,
     uint from, uint end, uint lane) {
     uint chunk = chunk_columns(m.format);
     if (is_wide(m.format)) {

@@ -72,30 +72,45 @@ kernel void router_step(
     }
 }
 
+// Chunks of its rows that a lane has under way.
+#if defined(LILY_MMA)
+#define GATED_STEPS 2
+#else
+#define GATED_STEPS 1
+#endif
+
 // A threadgroup's outputs of silu(gate x) * (up x), from row `first_row` of both matrices on. The pair shares each staged
 // stretch of x; the source has begun, and gains of the first stretch are where `expect_row` leaves them.
 inline void gated_rows(
     StoredMatrix gate, StoredMatrix up, uint first_row, uint outputs, uint block, thread NormedRow& source,
     device bfloat* act, threadgroup float4* vectors, threadgroup float* slots, Place at) {
-    uint output = (block * VECTOR_SIMDGROUPS + at.simdgroup) * GATED_OUTPUTS;
+    uint output = (block * GATED_SIMDGROUPS + at.simdgroup) * GATED_OUTPUTS;
     uint first = first_row + output;
     uint last = first_row + outputs - 1;
-    float gates[GATED_OUTPUTS] = {};
-    float ups[GATED_OUTPUTS] = {};
-    Ahead<GATED_OUTPUTS, 1> gate_ahead;
-    Ahead<GATED_OUTPUTS, 1> up_ahead;
+    float sums[2 * GATED_OUTPUTS] = {};
+    thread float* products = sums + GATED_OUTPUTS;
+    StoredPair pair = stored_pair(gate, up);
     for (uint base = 0; base < gate.cols; base += STAGED_COLUMNS) {
         uint end = min(base + STAGED_COLUMNS, gate.cols);
-        request<GATED_OUTPUTS, 1>(gate_ahead, gate, first, last, base, end, at.lane);
-        request<GATED_OUTPUTS, 1>(up_ahead, up, first, last, base, end, at.lane);
+        Ahead<2 * GATED_OUTPUTS, GATED_STEPS> ahead;
+        if (gate.format == up.format) {
+            request<2 * GATED_OUTPUTS, GATED_STEPS>(ahead, pair, first, last, base, end, at.lane);
+        }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         StagedRow staged = stage(source, base == 0, base, end, vectors, at);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_stretch<GATED_OUTPUTS, 1>(gates, gate_ahead, gate, first, last, staged, base, end, at.lane);
-        add_stretch<GATED_OUTPUTS, 1>(ups, up_ahead, up, first, last, staged, base, end, at.lane);
+        if (gate.format == up.format) {
+            add_stretch<2 * GATED_OUTPUTS, GATED_STEPS>(sums, ahead, pair, first, last, staged, base, end, at.lane);
+        } else {
+            Ahead<GATED_OUTPUTS, 1> one;
+            request<GATED_OUTPUTS, 1>(one, gate, first, last, base, end, at.lane);
+            add_stretch<GATED_OUTPUTS, 1>(sums, one, gate, first, last, staged, base, end, at.lane);
+            request<GATED_OUTPUTS, 1>(one, up, first, last, base, end, at.lane);
+            add_stretch<GATED_OUTPUTS, 1>(products, one, up, first, last, staged, base, end, at.lane);
+        }
     }
-    float gated = simd_sum2(gates, at.lane);
-    float product = simd_sum2(ups, at.lane);
+    float gated = simd_sum2(sums, at.lane);
+    float product = simd_sum2(products, at.lane);
     if (at.lane < GATED_OUTPUTS && output + at.lane < outputs) {
         act[output + at.lane] = bfloat(silu(gated) * product);
     }
@@ -199,15 +214,17 @@ kernel void experts_gate_up_step(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+    // Two of its threadgroups then run on a multiprocessor.
+    limit_registers<96>();
     threadgroup float4 vectors[STAGED_VECTORS];
-    threadgroup float slots[VECTOR_SIMDGROUPS];
+    threadgroup float slots[GATED_SIMDGROUPS];
     threadgroup uint2 candidates[CANDIDATES];
-    Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
+    Place at = place(thread_index, simdgroup, GATED_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
     uint top_k = args.dims.top_k;
     NormedRow row = normed_row(h + group.y * width, gain, width, args.dims.eps);
-    uint per_block = GATED_OUTPUTS * VECTOR_SIMDGROUPS;
+    uint per_block = GATED_OUTPUTS * GATED_SIMDGROUPS;
     uint blocks = (expert_width + per_block - 1) / per_block;
     uint slot = group.x / blocks;
     bool of_shared = slot >= top_k;
@@ -227,7 +244,7 @@ kernel void experts_gate_up_step(
     }
     wait_for_inputs();
     device const float* row_logits = logits + group.y * args.dims.experts;
-    if (!of_shared) {
+    if (!of_shared && simdgroup < VECTOR_SIMDGROUPS) {
         choose_of_share(row_logits, args.dims.experts, top_k, candidates, simdgroup, lane);
     }
     // Its barrier lets everyone see the candidates.

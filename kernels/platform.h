@@ -3,6 +3,7 @@
 // - LILY_ALIGNED: buffers start at multiples of 16 bytes, so that 16 bytes of a row can be loaded at once.
 // - LILY_EARLY_START: a kernel may start before those that it depends on have ended; the host's headers have
 //   `wait_for_inputs` then.
+// - LILY_MMA: matrix products are those of NVIDIA's GPUs; the host's headers have `ptx` and `limit_registers` then.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -12,6 +13,12 @@ struct Float8 {
     float4 low;
     float4 high;
 };
+
+#if !defined(LILY_MMA)
+// Whose registers decide how many threadgroups run at a time may say how many a thread gets there.
+template <uint Count>
+inline void limit_registers() {}
+#endif
 
 #if !defined(LILY_EARLY_START)
 // Until here a kernel may only read weights, the step and the session's state, and write nothing.
@@ -23,6 +30,7 @@ inline uint load_uint(device const uchar* from) { return *(device const uint*)fr
 #if defined(LILY_ALIGNED)
 inline uint2 load_uint2(device const uchar* from) { return *(device const uint2*)from; }
 inline uint4 load_uint4(device const uchar* from) { return *(device const uint4*)from; }
+inline void store_uint4(device uchar* to, uint4 words) { *(device uint4*)to = words; }
 // Partial results of attention start at multiples of 8 bytes.
 inline float4 load_float4(device const float* from) {
     return float4(*(device const float2*)from, *(device const float2*)(from + 2));
@@ -31,6 +39,7 @@ inline float4 load_float4(device const float* from) {
 // Stored matrices start at any multiple of 4 bytes of a checkpoint, so no load asks for more.
 inline uint2 load_uint2(device const uchar* from) { return uint2(*(device const packed_uint2*)from); }
 inline uint4 load_uint4(device const uchar* from) { return uint4(*(device const packed_uint4*)from); }
+inline void store_uint4(device uchar* to, uint4 words) { *(device packed_uint4*)to = packed_uint4(words); }
 inline float4 load_float4(device const float* from) { return float4(*(device const packed_float4*)from); }
 #endif
 

@@ -1,9 +1,9 @@
 // Attention of a prefill chunk: preparation of queries and keys with the cache write, and attention over the cache.
 #include "attention.h"
 #if defined(LILY_MMA)
-#include "attention_strip_mma.h"
+#include "attend_tile_mma.h"
 #else
-#include "attention_strip.h"
+#include "attend_tile.h"
 #endif
 
 // A SIMD-group prepares one head (queries, then keys) of one row, or copies a head of values.
@@ -21,7 +21,7 @@ kernel void qk_prep(device const uint* step [[buffer(0)]],
                     uint3 group [[threadgroup_position_in_grid]],
                     uint simdgroup [[simdgroup_index_in_threadgroup]],
                     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float rows[ROW_SIMDGROUPS * HEAD_DIM_MAX];
+    threadgroup float rows[ROW_SIMDGROUPS * 2 * HEAD_DIM_MAX];
     constant AttentionDims& a = args.dims;
     const uint row = group.x * ROW_SIMDGROUPS + simdgroup;
     if (row >= a.rows) return;
@@ -39,135 +39,14 @@ kernel void qk_prep(device const uint* step [[buffer(0)]],
     const ulong query = ulong(row) * a.heads + head;
     device const bfloat* raw = is_query ? q_raw + query * 2 * dim : k_raw + kv_row + head * dim;
     device bfloat* out = is_query ? q + query * dim : keys + cache_row + head * dim;
-    threadgroup float* own = rows + simdgroup * HEAD_DIM_MAX;
-    prepare_head(raw, is_query ? q_gain : k_gain, inv_freq, position, a, own, lane);
-    for (uint c = lane; c < dim; c += SIMD_WIDTH) out[c] = bfloat(own[c]);
-}
-
-// Keys of a block.
-#define BLOCK_KEYS 32
-// 16-byte words of threadgroup memory: a block of keys or values, and 1 KiB for each SIMD-group.
-#define BLOCK_MEMORY (BLOCK_KEYS * (HEAD_DIM_MAX + 8) * 2 / 16)
-#define ATTEND_MEMORY (BLOCK_MEMORY + ATTEND_SIMDGROUPS * 64)
-
-// Copies rows `first` to `first + 31` of a cache column, as far as `last`, which is repeated after it: what lies behind
-// it in the cache is anything.
-template <int Dim>
-inline void stage_block(device const bfloat* cache, uint width, uint first, uint last, uint index,
-                        threadgroup uint4* block) {
-    const uint pieces = Dim / 8;
-#pragma clang loop unroll(full)
-    for (uint i = 0; i < BLOCK_KEYS * pieces / (ATTEND_SIMDGROUPS * SIMD_WIDTH); i++) {
-        const uint piece = index + i * ATTEND_SIMDGROUPS * SIMD_WIDTH;
-        const uint key = piece / pieces;
-        device const uchar* from = (device const uchar*)(cache + ulong(min(first + key, last)) * width);
-        block[key * (Dim + 8) / 8 + piece % pieces] = load_uint4(from + piece % pieces * 16);
-    }
-}
-
-// One tile of 64 queries of a KV head: query i is head i % G of token i / G, so that all heads share what is staged. Each
-// SIMD-group has a strip of 8. Blocks of keys start at multiples of 32 and are taken in order; one without a visible key
-// leaves a query's sums as they are. So a query's result depends on its position alone.
-template <int Dim>
-inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, device const bfloat* keys,
-                        device const bfloat* values, device bfloat* out, constant AttentionDims& a, uint position,
-                        uint tile, uint kv_head, uint index, uint simdgroup, uint lane, threadgroup uint4* memory) {
-    const uint per_kv = a.heads / a.kv_heads;
-    const uint queries = a.rows * per_kv;
-    const uint width = a.kv_heads * Dim;
-    const uint first = (tile * ATTEND_SIMDGROUPS + simdgroup) * 8;
-    const bool busy = first < queries;
-    threadgroup uint4* block = memory;
-    threadgroup bfloat* staged = (threadgroup bfloat*)block;
-    threadgroup float* own = (threadgroup float*)(memory + BLOCK_MEMORY + 64 * simdgroup);
-    threadgroup bfloat* own_weights = (threadgroup bfloat*)own;
-    keys += kv_head * Dim;
-    values += kv_head * Dim;
-
-    AttentionStrip<Dim> strip;
-#pragma clang loop unroll(full)
-    for (int part = 0; part < Dim / 64; part++) {
-#pragma clang loop unroll(full)
-        for (uint i = 0; i < 2; i++) {
-            const uint piece = lane + 32 * i;
-            const uint query = min(first + piece / 8, queries - 1);
-            const ulong at = ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
-            device const uchar* from = (device const uchar*)(q + at * Dim + 64 * part);
-            ((threadgroup uint4*)own)[piece] = load_uint4(from + piece % 8 * 16);
-        }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        strip.load_queries(part, own_weights);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-    }
-
-    // A lane looks after 8 keys of one row. Scores are in units of ln 2.
-    const uint row = lane / 4;
-    const uint last_query = min(tile * ATTEND_SIMDGROUPS * 8 + ATTEND_SIMDGROUPS * 8, queries) - 1;
-    const uint last_key = position + last_query / per_kv;
-    const uint strip_last_key = position + min(first + 7, queries - 1) / per_kv;
-    const uint own_last_key = position + min(first + row, queries - 1) / per_kv;
-    const float scale = precise::rsqrt(float(Dim)) * 1.44269504088896340736f;
-    float most = EMPTY_BLOCK;
-    float total = 0.0f;
-    for (uint key = 0; key <= last_key; key += BLOCK_KEYS) {
-        const bool seen = busy && key <= strip_last_key;
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        stage_block<Dim>(keys, width, key, last_key, index, block);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (seen) {
-            strip.score(staged, own);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            float score[8];
-            float highest = most;
-#pragma clang loop unroll(full)
-            for (uint i = 0; i < 8; i++) {
-                const uint column = lane % 4 * 8 + i;
-                const float s = own[32 * row + column] * scale;
-                score[i] = key + column <= own_last_key ? s : EMPTY_BLOCK;
-                highest = max(highest, score[i]);
-            }
-            highest = max(highest, simd_shuffle_xor(highest, ushort(1)));
-            highest = max(highest, simd_shuffle_xor(highest, ushort(2)));
-            const float factor = fast::exp2(most - highest);
-            most = highest;
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            if (simd_any(factor != 1.0f)) {
-                strip.rescale(factor, own, lane);
-                simdgroup_barrier(mem_flags::mem_threadgroup);
-            }
-            float sum = 0.0f;
-#pragma clang loop unroll(full)
-            for (uint i = 0; i < 8; i++) {
-                const bfloat weight = bfloat(fast::exp2(score[i] - highest));
-                own_weights[32 * row + lane % 4 * 8 + i] = weight;
-                sum += float(weight);
-            }
-            sum += simd_shuffle_xor(sum, ushort(1));
-            sum += simd_shuffle_xor(sum, ushort(2));
-            total = total * factor + sum;
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        stage_block<Dim>(values, width, key, last_key, index, block);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (seen) strip.add_values(staged, own_weights);
-    }
-
-    if (!busy) return;
-#pragma clang loop unroll(full)
-    for (int part = 0; part < Dim / 32; part++) {
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        strip.store(part, own);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = 0; i < 8; i++) {
-            const float sum = own[32 * i + lane] / simd_shuffle(total, ushort(4 * i));
-            const uint query = first + i;
-            if (query < queries) {
-                const ulong at = ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
-                const float gate = float(q_raw[(2 * at + 1) * Dim + 32 * part + lane]);
-                out[at * Dim + 32 * part + lane] = bfloat(sum * sigmoid(gate));
-            }
-        }
-    }
+    threadgroup float* own = rows + simdgroup * 2 * HEAD_DIM_MAX;
+    threadgroup float* turns = own + HEAD_DIM_MAX;
+    const Float8 x = head_part(raw, dim, lane);
+    const Float8 gain = gain_part(is_query ? q_gain : k_gain, dim, lane);
+    prepare_turns(inv_freq, position, a, turns, lane, SIMD_WIDTH);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const uint4 words = prepare_part(x, gain, turns, a, own, lane);
+    if (8 * lane < dim) store_uint4((device uchar*)(out + 8 * lane), words);
 }
 
 kernel void attend(device const uint* step [[buffer(0)]],

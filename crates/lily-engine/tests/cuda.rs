@@ -13,6 +13,7 @@ use lily_engine::backend::cuda_device;
 use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
+use lily_engine::model::Traits;
 use lily_engine::plan::Dispatch;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -27,6 +28,10 @@ impl Runs for Gpu {
             case.run_on(backend.as_mut(), dispatch)
         };
         vec![("CUDA".into(), Box::new(run))]
+    }
+
+    fn packed_queries(&self) -> u32 {
+        Traits::WIDE_GPU.packed_queries
     }
 }
 

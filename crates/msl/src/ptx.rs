@@ -98,8 +98,15 @@ fn split(text: &str, name: &str, early: bool, source: &Path) -> Result<Kernel, E
     if outside {
         return Err(fail(format!("`{name}` calls a function that was not inlined")));
     }
-    let used = |line: &str| line.trim().strip_prefix("// sm_arena ")?.parse().ok();
-    let threadgroup_bytes = entry.lines().filter_map(used).max().unwrap_or(0);
+    let told = |what: &str| {
+        let number = |line: &str| line.trim().strip_prefix(what)?.parse::<u32>().ok();
+        entry.lines().filter_map(number).max()
+    };
+    let threadgroup_bytes = told("// sm_arena ").unwrap_or(0);
+    let entry = match told("// sm_registers ") {
+        Some(most) => entry.replacen("\n{", &format!("\n.maxnreg {most}\n{{"), 1),
+        None => entry.to_owned(),
+    };
     Ok(Kernel { name: name.to_owned(), text: format!("{before}{entry}"), threadgroup_bytes, early })
 }
 

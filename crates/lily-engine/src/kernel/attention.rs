@@ -239,6 +239,9 @@ kernel! {
 /// Queries of a KV head that one threadgroup of [`AttendBlocks`] serves: they share each load of a cache row.
 pub const PACKED_QUERIES: u32 = 4;
 
+/// The same where matrix units score them.
+pub const WIDE_PACKED_QUERIES: u32 = 8;
+
 /// Elements of one partial result of attention: the largest score, the sum of `exp(score - largest)`, and that sum's
 /// weighted values.
 fn partial_width(dims: &AttentionDims) -> usize {
@@ -259,7 +262,7 @@ dims! {
         blocks: u32,
         /// Keys of a block; 0 splits the visible keys evenly.
         block_keys: u32,
-        /// Queries of a KV head that share each load of a cache row: [`PACKED_QUERIES`] or 1.
+        /// Queries of a KV head that share each load of a cache row: up to [`PACKED_QUERIES`], or [`WIDE_PACKED_QUERIES`].
         packed: u32,
         /// 1 if neighbouring lanes read neighbouring bytes, 0 if each reads its own stretch element by element.
         coalesced: u32,

@@ -5,7 +5,7 @@
 
 use super::launch::GEOMETRY;
 use super::{
-    AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES,
+    AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES, WIDE_PACKED_QUERIES,
 };
 
 /// Numbers of the sampler.
@@ -77,7 +77,8 @@ pub fn args_header() -> String {
     for (name, value) in GEOMETRY {
         text += &format!("#define {name} {value}\n");
     }
-    text += &format!("#define PACKED_QUERIES {PACKED_QUERIES}\n#define NO_TILE {NO_TILE}u\n");
+    text += &format!("#define PACKED_QUERIES {PACKED_QUERIES}\n#define WIDE_PACKED_QUERIES {WIDE_PACKED_QUERIES}\n");
+    text += &format!("#define NO_TILE {NO_TILE}u\n");
     for (name, value) in SAMPLING {
         text += &format!("#define {name} {value}u\n");
     }

@@ -92,6 +92,9 @@ pub const SIMD_WIDTH: u32 = 32;
 pub const VECTOR_OUTPUTS: u32 = 4;
 /// Outputs of a SIMD-group that computes a pair of products for each.
 pub const GATED_OUTPUTS: u32 = 2;
+/// SIMD-groups of a threadgroup of such pairs: of the published model, so many that two threadgroups on each of 132
+/// multiprocessors take all experts at once.
+pub const GATED_SIMDGROUPS: u32 = 9;
 /// SIMD-groups of a matrix-vector threadgroup.
 pub const VECTOR_SIMDGROUPS: u32 = 8;
 /// Most rows that a matrix-vector kernel multiplies at once: tokens of different sessions in one decode step.
@@ -129,7 +132,7 @@ pub const ROW_THREADS: u32 = 256;
 
 /// Threadgroups that compute pairs of products for so many outputs.
 pub fn gated_threadgroups(outputs: u32) -> u32 {
-    outputs.div_ceil(GATED_OUTPUTS * VECTOR_SIMDGROUPS)
+    outputs.div_ceil(GATED_OUTPUTS * GATED_SIMDGROUPS)
 }
 
 /// A dimension that no kernel of a device was written for.
@@ -182,6 +185,7 @@ pub const GEOMETRY: &[(&str, u32)] = &[
     ("SIMD_WIDTH", SIMD_WIDTH),
     ("VECTOR_OUTPUTS", VECTOR_OUTPUTS),
     ("GATED_OUTPUTS", GATED_OUTPUTS),
+    ("GATED_SIMDGROUPS", GATED_SIMDGROUPS),
     ("VECTOR_SIMDGROUPS", VECTOR_SIMDGROUPS),
     ("BATCH_MAX", BATCH_MAX),
     ("NARROW_OUTPUTS", NARROW_OUTPUTS),

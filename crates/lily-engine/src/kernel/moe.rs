@@ -438,7 +438,7 @@ kernel! {
         launch: |a| {
             let routed = launch::gated_threadgroups(a.dims.expert_width) * a.dims.top_k;
             let threadgroups = routed + launch::gated_threadgroups(a.dims.shared_width);
-            Launch::new([threadgroups, a.dims.rows, 1], launch::VECTOR_SIMDGROUPS * launch::SIMD_WIDTH)
+            Launch::new([threadgroups, a.dims.rows, 1], launch::GATED_SIMDGROUPS * launch::SIMD_WIDTH)
                 .formats(&[a.gate_format, a.up_format, a.shared_gate_format, a.shared_up_format])
         },
         cost: |a, _| {

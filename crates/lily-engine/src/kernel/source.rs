@@ -18,9 +18,12 @@ macro_rules! embedded {
 /// Names below `kernels/` and texts.
 const FILES: &[(&str, &str)] = &embedded![
     "attend_decode.metal",
+    "attend_keys.h",
+    "attend_keys_mma.h",
+    "attend_tile.h",
+    "attend_tile_mma.h",
     "attention.h",
     "attention_strip.h",
-    "attention_strip_mma.h",
     "delta_step.metal",
     "embed.metal",
     "functions.h",

@@ -365,7 +365,7 @@ impl Model {
         CacheReading {
             blocks,
             block_keys,
-            packed: if self.has(Mechanism::PackedQueries) { PACKED_QUERIES } else { 1 },
+            packed: if self.has(Mechanism::PackedQueries) { self.traits.packed_queries } else { 1 },
             coalesced: self.has(Mechanism::CoalescedCache) as u32,
         }
     }

@@ -13,7 +13,7 @@ pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
 pub use decode::{Choice, DecodeClass};
 pub use mechanism::{Mechanism, Mechanisms, UnknownMechanism};
 
-use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims};
+use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims, PACKED_QUERIES, WIDE_PACKED_QUERIES};
 use crate::plan::{BufferTable, Plan, Slot};
 use crate::shape::Shape;
 use crate::weights::Weights;
@@ -26,6 +26,8 @@ pub struct Traits {
     pub split_attention: bool,
     /// How many those are.
     pub blocks: AttentionBlocks,
+    /// Queries of a KV head for which a decode step reads a row of the cache once.
+    pub packed_queries: u32,
     /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
     pub decode_is_prefill: bool,
     /// The next token is chosen by a kernel, so that the host need not wait for it.
@@ -50,6 +52,7 @@ impl Traits {
     pub const CPU: Traits = Traits {
         split_attention: false,
         blocks: AttentionBlocks { short: 1, medium: 1, long_keys: 1024 },
+        packed_queries: 1,
         decode_is_prefill: true,
         chooses_tokens: false,
         mechanisms: Mechanisms::ALL,
@@ -58,13 +61,17 @@ impl Traits {
     pub const GPU: Traits = Traits {
         split_attention: true,
         blocks: AttentionBlocks { short: 8, medium: 32, long_keys: 1024 },
+        packed_queries: PACKED_QUERIES,
         decode_is_prefill: false,
         chooses_tokens: true,
         mechanisms: Mechanisms::ALL,
     };
     /// A GPU with more than a hundred multiprocessors.
-    pub const WIDE_GPU: Traits =
-        Traits { blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 }, ..Traits::GPU };
+    pub const WIDE_GPU: Traits = Traits {
+        blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 },
+        packed_queries: WIDE_PACKED_QUERIES,
+        ..Traits::GPU
+    };
 
     /// The same device without these mechanisms.
     pub fn with(self, mechanisms: Mechanisms) -> Self {

@@ -108,7 +108,7 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
         let (mut c, dims) = (Case::new(26), attention_dims(1, heads));
         let q_raw = c.bf16(2 * heads * 64, 2.0);
         let kernel = AttendBlocks {
-            args: AttendBlocksArgs { dims, reading: CacheReading::new(blocks, block_keys) },
+            args: AttendBlocksArgs { dims, reading: CacheReading { packed: device.packed_queries(), ..CacheReading::new(blocks, block_keys) } },
             step: c.u32(&[position, 0]),
             q_raw,
             k_raw: c.bf16(128, 2.0),
@@ -166,13 +166,14 @@ const BORDERS: [(u32, u32, u32, u32, u32); 11] = [
 
 /// Calls `check` with the dimensions, the blocks and a label for every way of reading the cache that a short context has,
 /// and for the best of a long one.
-pub fn at_borders(check: &dyn Fn(AttentionDims, u32, CacheReading, String)) {
+pub fn at_borders(device: &dyn Runs, check: &dyn Fn(AttentionDims, u32, CacheReading, String)) {
     for (position, head_dim, group, blocks, block_keys) in BORDERS {
         let kv_heads = if position < 4000 { 2 } else { 1 };
         let dims =
             AttentionDims { rows: 1, heads: group * kv_heads, kv_heads, head_dim, rotary_dim: head_dim / 4, eps: 1e-6 };
-        let best = CacheReading::new(blocks, block_keys);
-        for (packed, coalesced) in [(PACKED_QUERIES, 1), (PACKED_QUERIES, 0), (1, 1), (1, 0)] {
+        let packed = device.packed_queries();
+        let best = CacheReading { packed, ..CacheReading::new(blocks, block_keys) };
+        for (packed, coalesced) in [(packed, 1), (packed, 0), (1, 1), (1, 0)] {
             let reading = CacheReading { packed, coalesced, ..best };
             if position < 4000 || reading == best {
                 check(dims, position, reading, format!("at {position}, {group} heads of {head_dim}, {reading:?}"));
@@ -182,7 +183,7 @@ pub fn at_borders(check: &dyn Fn(AttentionDims, u32, CacheReading, String)) {
 }
 
 pub fn attend_blocks_at_borders(device: &dyn Runs) {
-    at_borders(&|dims, position, reading, label| {
+    at_borders(device, &|dims, position, reading, label| {
         // Scores of hundreds: all weight on few keys, and differences that no fp32 exponential survives.
         for scale in [1.0, 30.0] {
             let (d, row) = (dims.head_dim, dims.kv_width() as u32);

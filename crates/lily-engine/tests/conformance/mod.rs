@@ -183,6 +183,11 @@ pub trait Runs {
     fn agree(&self) -> bool {
         false
     }
+
+    /// Most queries that its attention packs.
+    fn packed_queries(&self) -> u32 {
+        PACKED_QUERIES
+    }
 }
 
 /// A checkpoint, for backends that want one; the cases use none of its weights.

@@ -26,7 +26,7 @@ pub fn delta_update(device: &dyn Runs) {
 }
 
 pub fn attend_prepared(device: &dyn Runs) {
-    attention::at_borders(&|dims, position, reading, label| {
+    attention::at_borders(device, &|dims, position, reading, label| {
         let mut c = Case::new(32);
         // What lies behind the token's own key is never looked at.
         let mut cache = || {

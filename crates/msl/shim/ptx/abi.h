@@ -23,6 +23,12 @@ struct SmThread {
 // How much of the arena a kernel uses stands in the assembly as a comment, where src/ptx.rs looks for it.
 #define SM_ARENA_USED(bytes) __asm__ volatile("// sm_arena %0" : : "n"(bytes))
 
+// Told by a kernel: it gets no more registers for a thread than so many.
+template <uint Count>
+SM_INLINE void limit_registers() {
+    __asm__ volatile("// sm_registers %0" : : "n"(Count));
+}
+
 // A function constant: a name that the host replaces by the value.
 #define SM_FUNCTION_CONSTANT(T, name, index)                                                                           \
     static inline __attribute__((always_inline)) T sm_constant_##name() {                                              \

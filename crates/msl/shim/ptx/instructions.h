@@ -41,6 +41,13 @@ SM_INLINE uint bytes(uint a, uint b, uint digits) {
     return out;
 }
 
+// The transpose of 8 rows of 8 bf16, of which a lane has columns 2 t, 2 t + 1 of row g.
+SM_INLINE uint transpose_8x8(uint a) {
+    uint out;
+    __asm__ volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(a));
+    return out;
+}
+
 // a * b + c of two pairs, each rounded once.
 SM_INLINE uint fma_bf16x2(uint a, uint b, uint c) {
     uint out;

@@ -29,8 +29,13 @@ const WAIT: &str = "wait_for_inputs";
 /// Types that a function constant may have.
 const CONSTANT_TYPES: [&str; 7] = ["bool", "uint", "int", "float", "ushort", "short", "uchar"];
 
-/// Most bytes of threadgroup memory.
-const THREADGROUP_BYTES_MAX: usize = 32 << 10;
+/// Most bytes of threadgroup memory: Metal's, and what kernels for NVIDIA's matrix units may take of a multiprocessor's.
+fn threadgroup_bytes_max(target: Target) -> usize {
+    match target {
+        Target::SoftMetal => 32 << 10,
+        Target::Ptx => 224 << 10,
+    }
+}
 
 /// What the generated end of the text exports.
 pub struct Exports {
@@ -114,7 +119,7 @@ pub fn export(
                     waits: uses.reaches(&item.name).contains(WAIT),
                 };
                 mark_function(tokens, &head, parameters, *template);
-                threadgroup_variables(tokens, body.clone())?;
+                threadgroup_variables(tokens, body.clone(), threadgroup_bytes_max(target))?;
                 if *template {
                     templates.insert(item.name.clone(), kernel);
                 } else {
@@ -339,7 +344,7 @@ fn variable_end(tokens: &Tokens, i: usize) -> Option<usize> {
 }
 
 /// Gives a kernel's threadgroup variables their places in the arena of the threadgroup.
-fn threadgroup_variables(tokens: &mut Tokens, body: Range<usize>) -> Result<(), RewriteError> {
+fn threadgroup_variables(tokens: &mut Tokens, body: Range<usize>, bytes_max: usize) -> Result<(), RewriteError> {
     let (mut depth, mut i) = (0, body.start);
     let mut end_before = String::from("0");
     while i < body.end {
@@ -352,7 +357,7 @@ fn threadgroup_variables(tokens: &mut Tokens, body: Range<usize>) -> Result<(), 
             if depth != 1 {
                 return Err(tokens.error(i, "threadgroup variables stand at the top level of the kernel's body"));
             }
-            let text = place_variables(tokens, i..end, &mut end_before)?;
+            let text = place_variables(tokens, i..end, &mut end_before, bytes_max)?;
             tokens.blank(i..end + 1);
             tokens.list[i].out = text;
             i = end;
@@ -363,7 +368,12 @@ fn threadgroup_variables(tokens: &mut Tokens, body: Range<usize>) -> Result<(), 
 }
 
 /// The text that stands for one declaration; `end_before` is the constant that says where the variables before it end.
-fn place_variables(tokens: &Tokens, range: Range<usize>, end_before: &mut String) -> Result<String, RewriteError> {
+fn place_variables(
+    tokens: &Tokens,
+    range: Range<usize>,
+    end_before: &mut String,
+    bytes_max: usize,
+) -> Result<String, RewriteError> {
     let mut first = range.start + 1;
     if tokens.text(first) == "alignas" {
         first = tokens.matching(first + 1)? + 1;
@@ -388,8 +398,8 @@ fn place_variables(tokens: &Tokens, range: Range<usize>, end_before: &mut String
             "typedef {type_name} sm_type_{name}{dimensions}; \
              enum : uint {{ sm_begin_{name} = {end_before}, \
              sm_end_{name} = sm_begin_{name} + ((sizeof(sm_type_{name}) + 15) & ~15u) }}; \
-             static_assert(sm_end_{name} <= {THREADGROUP_BYTES_MAX}, \
-             \"threadgroup memory of one kernel is at most {THREADGROUP_BYTES_MAX} bytes\"); \
+             static_assert(sm_end_{name} <= {bytes_max}, \
+             \"threadgroup memory of one kernel is at most {bytes_max} bytes\"); \
              threadgroup sm_type_{name}& {name} = \
              *(threadgroup sm_type_{name}*)(sm_thread.arena + sm_begin_{name}); \
              SM_ARENA_USED(sm_end_{name}); "
