@@ -1,10 +1,11 @@
 // Decode: attention of one token over blocks of the cache, and the merge of the blocks' partial results.
 //
 // A partial result is the largest score, the sum of exp(score - largest), and that sum's weighted values. Head sizes are
-// 64, 128 and 256: a lane owns 2, 4 or 8 neighbouring elements of every row.
+// 64, 128 and 256.
 #include "attention.h"
 
-// Elements from one prepared row to the next: 16-byte aligned, and rows meet different banks.
+// Elements from one prepared row to the next: all rows start at multiples of 16 bytes and meet different banks. Rows are
+// the pack's queries, then the token's own key.
 #define PREPARED_STRIDE (HEAD_DIM_MAX + 8)
 
 // First and last key, exclusive, of a block when `visible` keys are split: `block_keys` each, or evenly in multiples of
@@ -49,8 +50,9 @@ inline Pack pack_of(constant AttentionDims& dims, constant CacheReading& reading
 #include "attend_keys.h"
 #endif
 
-// Threadgroups are blocks x packs of query heads x KV heads; function constant PACKED is the size of a pack. The token's own key and value do not come from the cache, since
-// the threadgroup that has them in its block, of the first pack, writes them there meanwhile.
+// Threadgroups are blocks x packs of query heads x KV heads; function constant PACKED is the size of a pack, at most
+// PACK_MAX. The token's own key and value do not come from the cache, since the threadgroup that has them in its block, of
+// the first pack, writes them there meanwhile.
 kernel void attend_blocks(
     device const uint* step [[buffer(0)]],
     device const bfloat* q_raw [[buffer(1)]],
@@ -67,9 +69,10 @@ kernel void attend_blocks(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup ushort prepared[(PACK_MAX + 1) * PREPARED_STRIDE];
+    threadgroup uint4 prepared_words[(PACK_MAX + 1) * PREPARED_STRIDE / 8];
     threadgroup float meeting[MEETING_FLOATS];
     threadgroup float turns[HEAD_DIM_MAX];
+    threadgroup ushort* prepared = (threadgroup ushort*)prepared_words;
     uint position = step[0];
     uint kv_width = args.dims.kv_heads * HEAD_DIM;
     Pack pack = pack_of(args.dims, args.reading, group, position);
@@ -125,8 +128,9 @@ kernel void attend_prepared(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup ushort prepared[(PACK_MAX + 1) * PREPARED_STRIDE];
+    threadgroup uint4 prepared_words[(PACK_MAX + 1) * PREPARED_STRIDE / 8];
     threadgroup float meeting[MEETING_FLOATS];
+    threadgroup ushort* prepared = (threadgroup ushort*)prepared_words;
     Pack pack = pack_of(args.dims, args.reading, group, step[0]);
     uint kv_width = args.dims.kv_heads * HEAD_DIM;
     KeysAhead ahead;
@@ -142,10 +146,10 @@ kernel void attend_prepared(
     attend_pack(ahead, pack, keys, values, values, kv_width, out, prepared, meeting, thread_index, simdgroup, lane);
 }
 
-// Blocks that a SIMD-group merges at once.
+// Blocks whose partial results a SIMD-group has under way.
 #define MERGED 8
 
-// Threadgroups are query heads x stretches of 32 columns. A SIMD-group adds every eighth block.
+// Threadgroups are query heads x stretches of 32 columns. A SIMD-group adds every eighth block, MERGED of them at a time.
 kernel void attend_merge(
     device const bfloat* q_raw [[buffer(0)]],
     device const float* partials [[buffer(1)]],
@@ -194,8 +198,10 @@ kernel void attend_merge(
         most = larger;
     }
     sums[simdgroup * SIMD_WIDTH + lane] = sum;
-    mosts[simdgroup] = most;
-    totals[simdgroup] = total;
+    if (lane == 0) {
+        mosts[simdgroup] = most;
+        totals[simdgroup] = total;
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup == 0) {
         float larger = EMPTY_BLOCK;

@@ -1,7 +1,7 @@
-// Decode attention by the matrix units of NVIDIA's GPUs, 16x8x16 at a time: keys, and dimensions of values, are the 16; the
-// pack's queries are the 8. Nothing of the cache passes through threadgroup memory: a lane loads what it multiplies, 16
-// bytes of a row at a time, and which dimensions an operation takes follows from that. Included where the host's headers
-// have `ptx`, which wraps the instructions.
+// Decode attention by the matrix units of NVIDIA's GPUs, 16x8x16 at a time: what attend_keys.h does, for packs of 8. Keys,
+// then dimensions of values, are an operation's 16 rows, the queries its 8 columns. Nothing of the cache passes through
+// threadgroup memory: a lane loads what it multiplies, 16 bytes of a row at a time, and which dimensions an operation takes
+// follows from that. Included where the host's headers have `ptx`, which wraps the instructions.
 #pragma once
 #include "attention.h"
 

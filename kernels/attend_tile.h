@@ -23,9 +23,57 @@ inline void stage_block(device const bfloat* cache, uint width, uint first, uint
     }
 }
 
-// One tile of 64 queries of a KV head: query i is head i % G of token i / G, so that all heads share what is staged. Each
-// SIMD-group has a strip of 8. Blocks of keys start at multiples of 32 and are taken in order; one without a visible key
-// leaves a query's sums as they are. So a query's result depends on its position alone.
+// Row of a KV head's query i in `q` and in `out`: head i % G of token i / G.
+inline ulong query_row(constant AttentionDims& a, uint kv_head, uint query) {
+    const uint per_kv = a.heads / a.kv_heads;
+    return ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
+}
+
+// Gives a strip its queries, from `first` on. The last one is repeated.
+template <int Dim>
+inline void take_queries(thread AttentionStrip<Dim>& strip, device const bfloat* q, constant AttentionDims& a, uint kv_head,
+                         uint first, uint lane, threadgroup float* own) {
+    const uint queries = a.rows * (a.heads / a.kv_heads);
+#pragma clang loop unroll(full)
+    for (int part = 0; part < Dim / 64; part++) {
+#pragma clang loop unroll(full)
+        for (uint i = 0; i < 2; i++) {
+            const uint piece = lane + 32 * i;
+            const ulong row = query_row(a, kv_head, min(first + piece / 8, queries - 1));
+            device const uchar* from = (device const uchar*)(q + row * Dim + 64 * part);
+            ((threadgroup uint4*)own)[piece] = load_uint4(from + piece % 8 * 16);
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        strip.load_queries(part, (threadgroup bfloat*)own);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+}
+
+// Writes the results of a strip, gated. `total` is the sum of weights of row lane / 4.
+template <int Dim>
+inline void put_strip(thread AttentionStrip<Dim>& strip, float total, device const bfloat* q_raw, device bfloat* out,
+                      constant AttentionDims& a, uint kv_head, uint first, uint lane, threadgroup float* own) {
+    const uint queries = a.rows * (a.heads / a.kv_heads);
+#pragma clang loop unroll(full)
+    for (int part = 0; part < Dim / 32; part++) {
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        strip.store(part, own);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint i = 0; i < 8; i++) {
+            const float sum = own[32 * i + lane] / simd_shuffle(total, ushort(4 * i));
+            const uint query = first + i;
+            if (query < queries) {
+                const ulong row = query_row(a, kv_head, query);
+                const float gate = float(q_raw[(2 * row + 1) * Dim + 32 * part + lane]);
+                out[row * Dim + 32 * part + lane] = bfloat(sum * sigmoid(gate));
+            }
+        }
+    }
+}
+
+// One tile of 64 queries of a KV head, all of whose heads share what is staged. Each SIMD-group has a strip of 8. Blocks of
+// keys start at multiples of 32 and are taken in order; one without a visible key leaves a query's sums as they are. So a
+// query's result depends on its position alone.
 template <int Dim>
 inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, device const bfloat* keys,
                         device const bfloat* values, device bfloat* out, constant AttentionDims& a, uint position,
@@ -43,20 +91,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     values += kv_head * Dim;
 
     AttentionStrip<Dim> strip;
-#pragma clang loop unroll(full)
-    for (int part = 0; part < Dim / 64; part++) {
-#pragma clang loop unroll(full)
-        for (uint i = 0; i < 2; i++) {
-            const uint piece = lane + 32 * i;
-            const uint query = min(first + piece / 8, queries - 1);
-            const ulong at = ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
-            device const uchar* from = (device const uchar*)(q + at * Dim + 64 * part);
-            ((threadgroup uint4*)own)[piece] = load_uint4(from + piece % 8 * 16);
-        }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        strip.load_queries(part, own_weights);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-    }
+    take_queries<Dim>(strip, q, a, kv_head, first, lane, own);
 
     // A lane looks after 8 keys of one row. Scores are in units of ln 2.
     const uint row = lane / 4;
@@ -110,20 +145,5 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
         if (seen) strip.add_values(staged, own_weights);
     }
 
-    if (!busy) return;
-#pragma clang loop unroll(full)
-    for (int part = 0; part < Dim / 32; part++) {
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        strip.store(part, own);
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = 0; i < 8; i++) {
-            const float sum = own[32 * i + lane] / simd_shuffle(total, ushort(4 * i));
-            const uint query = first + i;
-            if (query < queries) {
-                const ulong at = ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
-                const float gate = float(q_raw[(2 * at + 1) * Dim + 32 * part + lane]);
-                out[at * Dim + 32 * part + lane] = bfloat(sum * sigmoid(gate));
-            }
-        }
-    }
+    if (busy) put_strip<Dim>(strip, total, q_raw, out, a, kv_head, first, lane, own);
 }

@@ -18,15 +18,15 @@
 // 16-byte words of threadgroup memory: the queries, and two blocks of keys and values each.
 #define ATTEND_MEMORY ((TILE_QUERIES + 4 * TILE_KEYS) * (HEAD_DIM_MAX + ROW_PAD) / 8)
 
-// Starts the copies of 64 rows: `from_row(i)` is the first element of row i.
+// Starts the copies of 64 rows: row i begins at `from.row(i)`.
 template <int Dim, class Source>
-inline void copy_rows(Source from_row, threadgroup bfloat* to, uint index) {
+inline void copy_rows(Source from, threadgroup bfloat* to, uint index) {
     const uint pieces = Dim / 8;
 #pragma clang loop unroll(full)
     for (uint i = 0; i < 64 * pieces / (ATTEND_SIMDGROUPS * SIMD_WIDTH); i++) {
         const uint piece = index + i * ATTEND_SIMDGROUPS * SIMD_WIDTH;
         const uint row = piece / pieces;
-        ptx::copy_16(to + row * (Dim + ROW_PAD) + piece % pieces * 8, from_row.row(row) + piece % pieces * 8, true);
+        ptx::copy_16(to + row * (Dim + ROW_PAD) + piece % pieces * 8, from.row(row) + piece % pieces * 8, true);
     }
 }
 
@@ -40,10 +40,10 @@ struct QueryRows {
     uint head;
     uint dim;
 
-    device const bfloat* row(uint i) const {
-        const uint query = min(first + i, queries - 1);
-        return q + (ulong(query / per_kv) * heads + head + query % per_kv) * dim;
-    }
+    // Of query i of the KV head, its row in `q` and in the output: head i % G of token i / G.
+    ulong at(uint query) const { return ulong(query / per_kv) * heads + head + query % per_kv; }
+
+    device const bfloat* row(uint i) const { return q + at(min(first + i, queries - 1)) * dim; }
 };
 
 // Rows of a cache column. Those past the last repeat it: what lies behind it in the cache is anything.
@@ -198,9 +198,23 @@ struct Strip {
     }
 };
 
-// One tile of 64 queries of a KV head: query i is head i % G of token i / G, so that all heads share what is staged. Blocks
-// of keys start at multiples of 64 and are taken in order; one without a visible key leaves a query's sums as they are.
-// So a query's result depends on its position alone.
+// Writes the results of a tile, gated.
+template <int Dim>
+inline void put_tile(threadgroup const float* results, QueryRows rows, device const bfloat* q_raw, device bfloat* out,
+                     uint index) {
+    for (uint i = index; i < TILE_QUERIES * Dim; i += ATTEND_SIMDGROUPS * SIMD_WIDTH) {
+        const uint query = rows.first + i / Dim;
+        if (query < rows.queries) {
+            const ulong at = rows.at(query);
+            const float gate = float(q_raw[(2 * at + 1) * Dim + i % Dim]);
+            out[at * Dim + i % Dim] = bfloat(results[i / Dim * (Dim + 4) + i % Dim] * sigmoid(gate));
+        }
+    }
+}
+
+// One tile of 64 queries of a KV head, all of whose heads share what is staged. Blocks of keys start at multiples of 64 and
+// are taken in order; one without a visible key leaves a query's sums as they are. So a query's result depends on its
+// position alone.
 template <int Dim>
 inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, device const bfloat* keys,
                         device const bfloat* values, device bfloat* out, constant AttentionDims& a, uint position,
@@ -261,12 +275,5 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (half_of == 0) strip.meet(own_results, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = index; i < TILE_QUERIES * Dim; i += ATTEND_SIMDGROUPS * SIMD_WIDTH) {
-        const uint query = first + i / Dim;
-        if (query < queries) {
-            const ulong at = ulong(query / per_kv) * a.heads + kv_head * per_kv + query % per_kv;
-            const float gate = float(q_raw[(2 * at + 1) * Dim + i % Dim]);
-            out[at * Dim + i % Dim] = bfloat(results[i / Dim * (Dim + 4) + i % Dim] * sigmoid(gate));
-        }
-    }
+    put_tile<Dim>(results, rows, q_raw, out, index);
 }

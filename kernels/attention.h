@@ -11,6 +11,7 @@ inline Float8 head_part(device const bfloat* head, uint head_dim, uint lane) {
     return Float8{float4(0.0f), float4(0.0f)};
 }
 
+// The gains of these elements.
 inline Float8 gain_part(device const float* gain, uint head_dim, uint lane) {
     if (8 * lane < head_dim) {
         return Float8{load_float4(gain + 8 * lane), load_float4(gain + 8 * lane + 4)};
@@ -18,7 +19,7 @@ inline Float8 gain_part(device const float* gain, uint head_dim, uint lane) {
     return Float8{float4(0.0f), float4(0.0f)};
 }
 
-// Leaves the cosines of a position's angles in `turns`, then their sines; one of so many threads does its share.
+// Leaves the cosines of a position's angles in `turns`, then their sines: thread `index` of `threads` does its share.
 inline void prepare_turns(
     device const float* inv_freq, uint position, constant AttentionDims& dims, threadgroup float* turns, uint index,
     uint threads) {
@@ -31,7 +32,8 @@ inline void prepare_turns(
 }
 
 // A lane's part of a head, normed, rotated and rounded. One SIMD-group does a head, all its lanes together, with a `row` in
-// which they meet. Element i of the rotated part pairs with element i + rotary_dim / 2.
+// which they meet, and which it may use again for another head. Element i of the rotated part pairs with element
+// i + rotary_dim / 2. Of `turns`, a lane sees what its own SIMD-group has just written.
 inline uint4 prepare_part(
     Float8 x, Float8 gain, threadgroup const float* turns, constant AttentionDims& dims, threadgroup float* row,
     uint lane) {

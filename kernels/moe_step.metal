@@ -80,7 +80,8 @@ kernel void router_step(
 #endif
 
 // A threadgroup's outputs of silu(gate x) * (up x), from row `first_row` of both matrices on. The pair shares each staged
-// stretch of x; the source has begun, and gains of the first stretch are where `expect_row` leaves them.
+// stretch of x, and matrices of one format what is under way; the source has begun, and gains of the first stretch are
+// where `expect_row` leaves them.
 inline void gated_rows(
     StoredMatrix gate, StoredMatrix up, uint first_row, uint outputs, uint block, thread NormedRow& source,
     device bfloat* act, threadgroup float4* vectors, threadgroup float* slots, Place at) {
@@ -214,7 +215,7 @@ kernel void experts_gate_up_step(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    // Two of its threadgroups then run on a multiprocessor.
+    // So that two threadgroups fit a multiprocessor.
     limit_registers<96>();
     threadgroup float4 vectors[STAGED_VECTORS];
     threadgroup float slots[GATED_SIMDGROUPS];

@@ -15,7 +15,8 @@ struct Float8 {
 };
 
 #if !defined(LILY_MMA)
-// Whose registers decide how many threadgroups run at a time may say how many a thread gets there.
+// A kernel whose registers decide how many of its threadgroups run at a time may say how many a thread gets at most. It is
+// heeded where the host's headers have it.
 template <uint Count>
 inline void limit_registers() {}
 #endif

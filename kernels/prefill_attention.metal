@@ -44,7 +44,6 @@ kernel void qk_prep(device const uint* step [[buffer(0)]],
     const Float8 x = head_part(raw, dim, lane);
     const Float8 gain = gain_part(is_query ? q_gain : k_gain, dim, lane);
     prepare_turns(inv_freq, position, a, turns, lane, SIMD_WIDTH);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
     const uint4 words = prepare_part(x, gain, turns, a, own, lane);
     if (8 * lane < dim) store_uint4((device uchar*)(out + 8 * lane), words);
 }

@@ -144,16 +144,50 @@ mod tests {
         let attend = kernels.iter().find(|k| k.name == "attend").expect("attention");
         assert!(attend.text.contains("mma.sync") && attend.text.contains(&format!("{CONSTANT}6;")));
         assert!(kernels.iter().any(|k| k.threadgroup_bytes > 16 << 10));
+        let limited: Vec<&str> =
+            kernels.iter().filter(|k| k.text.contains(".maxnreg ")).map(|k| k.name.as_str()).collect();
+        assert_eq!(limited, ["experts_gate_up_step"]);
+    }
+
+    /// Compiles the parameters and the body of a kernel `k`.
+    fn compile_kernel(name: &str, kernel: &str) -> Result<Kernel, Error> {
+        let path = std::env::temp_dir().join(format!("msl-{name}-{}.metal", std::process::id()));
+        let text = format!("#include <metal_stdlib>\nusing namespace metal;\nkernel void k{kernel}\n");
+        std::fs::write(&path, text).unwrap();
+        let kernels = compile(&path, &[], "sm_90a");
+        std::fs::remove_file(&path).unwrap();
+        Ok(kernels?.pop().unwrap())
     }
 
     #[test]
     fn what_cannot_become_ptx_is_refused() {
-        let path = std::env::temp_dir().join(format!("msl-{}.metal", std::process::id()));
-        let kernel =
-            "kernel void k(device float* x [[buffer(0)]], constant uint& n [[buffer(1)]]) { x[n] = atan(x[0]); }";
-        std::fs::write(&path, format!("#include <metal_stdlib>\nusing namespace metal;\n{kernel}\n")).unwrap();
-        let error = compile(&path, &[], "sm_90a").unwrap_err().to_string();
-        std::fs::remove_file(&path).unwrap();
+        let kernel = "(device float* x [[buffer(0)]], constant uint& n [[buffer(1)]]) { x[n] = atan(x[0]); }";
+        let error = compile_kernel("call", kernel).unwrap_err().to_string();
         assert!(error.contains("`k` calls a function"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_of_registers_stands_before_the_body() {
+        let body = |first: &str| format!("(device float* x [[buffer(0)]]) {{ {first} x[0] = 1; }}");
+        let limited = compile_kernel("registers", &body("limit_registers<40>();")).unwrap().text;
+        assert!(limited.contains(")\n.maxnreg 40\n{\n"), "{limited}");
+        // The smallest of several is not known to be enough for all: the largest counts.
+        let twice = compile_kernel("twice", &body("limit_registers<40>(); limit_registers<96>();")).unwrap().text;
+        assert!(twice.contains(".maxnreg 96\n") && !twice.contains(".maxnreg 40"), "{twice}");
+        assert!(!compile_kernel("free", &body("")).unwrap().text.contains("maxnreg"));
+    }
+
+    #[test]
+    fn threadgroup_memory_is_what_a_multiprocessor_has() {
+        let kernel = |floats: u32| {
+            format!(
+                "(device float* x [[buffer(0)]], uint i [[thread_position_in_threadgroup]]) \
+                 {{ threadgroup float a[{floats}]; a[i] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup); \
+                 x[i] = a[i ^ 1]; }}"
+            )
+        };
+        assert_eq!(compile_kernel("all", &kernel(57_344)).unwrap().threadgroup_bytes, 224 << 10);
+        let error = compile_kernel("more", &kernel(57_345)).unwrap_err().to_string();
+        assert!(error.contains("at most 229376 bytes"), "{error}");
     }
 }

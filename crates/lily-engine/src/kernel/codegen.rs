@@ -5,7 +5,8 @@
 
 use super::launch::GEOMETRY;
 use super::{
-    AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES, WIDE_PACKED_QUERIES,
+    AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES,
+    WIDE_PACKED_QUERIES,
 };
 
 /// Numbers of the sampler.

@@ -92,8 +92,8 @@ pub const SIMD_WIDTH: u32 = 32;
 pub const VECTOR_OUTPUTS: u32 = 4;
 /// Outputs of a SIMD-group that computes a pair of products for each.
 pub const GATED_OUTPUTS: u32 = 2;
-/// SIMD-groups of a threadgroup of such pairs: of the published model, so many that two threadgroups on each of 132
-/// multiprocessors take all experts at once.
+/// SIMD-groups of a threadgroup that computes such pairs. With 9 the published model's 8 experts and shared expert, of
+/// width 512, are 261 threadgroups: they all run at once where each of 132 multiprocessors takes two.
 pub const GATED_SIMDGROUPS: u32 = 9;
 /// SIMD-groups of a matrix-vector threadgroup.
 pub const VECTOR_SIMDGROUPS: u32 = 8;

@@ -108,7 +108,10 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
         let (mut c, dims) = (Case::new(26), attention_dims(1, heads));
         let q_raw = c.bf16(2 * heads * 64, 2.0);
         let kernel = AttendBlocks {
-            args: AttendBlocksArgs { dims, reading: CacheReading { packed: device.packed_queries(), ..CacheReading::new(blocks, block_keys) } },
+            args: AttendBlocksArgs {
+                dims,
+                reading: CacheReading { packed: device.packed_queries(), ..CacheReading::new(blocks, block_keys) },
+            },
             step: c.u32(&[position, 0]),
             q_raw,
             k_raw: c.bf16(128, 2.0),

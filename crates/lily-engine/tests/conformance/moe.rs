@@ -225,7 +225,9 @@ pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, Str
         [(512, 8, 128, 8, 8), (7, 2, 2176, 35, 32), (300, 16, 128, 8, 3), (11, 3, 128, 96, 64), (5, 1, 256, 33, 40)];
     let formats = [[RARE[0], RARE[3], RARE[8]], [Q4, RARE[5], Q4], [PLAIN, Q8, Q8], [Q4, Q4, Q4], [Q8, Q4, PLAIN]];
     let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).rev().map(move |kind| (pair, kind)));
-    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(each);
+    // Pairs of one format: over several stretches of a row, and of a format without a wide path.
+    let pairs = [((shapes[1], [Q4; 3]), 0), ((shapes[3], [RARE[5]; 3]), 0)];
+    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(pairs).chain(each);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
 }
 
