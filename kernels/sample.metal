@@ -58,6 +58,9 @@ inline float adjusted(Logits logits, uint i, float logit) {
     return logit;
 }
 
+// The logit that has a key.
+inline float logit_of(uint key) { return as_type<float>((key >> 31) != 0 ? key & 0x7fffffffu : ~key); }
+
 inline float logit_at(Logits logits, uint i) { return adjusted(logits, i, logits.raw[i]); }
 
 inline ulong mass_at(Logits logits, float logit) {
@@ -71,11 +74,21 @@ struct Found {
     ulong inside;
 };
 
+// A token among few.
+struct Few {
+    ulong mass;
+    uint id;
+};
+
+// Most tokens that are kept one by one.
+#define FEW 64
+
 // What all threads share.
 struct Shared {
     threadgroup atomic_uint* bins;
     threadgroup ulong* partial;
     threadgroup Found* found;
+    threadgroup Few* few;
     // Stretches whose tokens can be drawn, and how many they are.
     threadgroup ushort* stretches;
     uint listed;
@@ -172,10 +185,7 @@ inline Cut find_cut(Shared shared, Logits logits, Cut within, bool by_mass, ulon
         known |= mask << shift;
     }
     // Tokens of one key have one mass, so what is still needed is a number of them, lowest ids first.
-    float logit = 0.0f;
-    uint bits = (cut.key >> 31) != 0 ? cut.key & 0x7fffffffu : ~cut.key;
-    logit = as_type<float>(bits);
-    ulong each = by_mass ? mass_at(logits, logit) : 1ul;
+    ulong each = by_mass ? mass_at(logits, logit_of(cut.key)) : 1ul;
     ulong wanted = (need + each - 1ul) / each;
     cut.id = 0xffffffffu;
     if (wanted * each < shared.found->inside) {
@@ -253,36 +263,40 @@ inline uint drawn_token(Shared shared, Logits logits, Cut within, ulong least, u
     return token;
 }
 
-// The key of the `rank`-th largest of the threads' keys, of which 0 is none. There are so many.
+// The key of the `rank`-th largest of the threads' keys, of which 0 is none. There are so many. Found bit by bit, by how
+// many keys are no smaller.
 inline uint ranked_key(Shared shared, uint mine, uint rank, uint thread_index) {
+    threadgroup uint* counts = (threadgroup uint*)shared.partial;
     uint key = 0;
-    uint known = 0;
-    ulong need = rank;
-    for (uint digit = 0; digit < DIGITS; digit++) {
-        clear_bins(shared, thread_index);
-        uint shift = digit_shift(digit);
-        uint mask = (1u << digit_bits(digit)) - 1u;
-        if (mine != 0 && (mine & known) == key) {
-            add_to_bin(shared, (mine >> shift) & mask, 1ul);
+    for (uint bit = 32; bit-- > 0;) {
+        uint larger = key | 1u << bit;
+        uint count = simd_sum(mine >= larger ? 1u : 0u);
+        // Two sets of counts take turns: who writes the next has read the last.
+        threadgroup uint* set = counts + bit % 2 * SIMD_WIDTH;
+        if (thread_index % SIMD_WIDTH == 0) {
+            set[thread_index / SIMD_WIDTH] = count;
         }
-        find_bin(shared, mask + 1u, true, need, thread_index);
-        need -= shared.found->before;
-        key |= shared.found->value << shift;
-        known |= mask << shift;
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        // As many SIMD-groups as a SIMD-group has lanes.
+        key = simd_sum(set[thread_index % SIMD_WIDTH]) >= rank ? larger : key;
     }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     return key;
 }
 
-// Lists the stretches that hold a token which may be drawn. A stretch's largest logit is `most`: the `top_k` largest of
-// these are as many tokens, so that a stretch below them has none of the `top_k` largest tokens.
-inline uint list_stretches(Shared shared, Logits logits, float most, uint top_k, uint thread_index) {
+// A key that no smaller one of the `top_k` largest tokens has, or 0. A stretch's largest logit is `most`: the `top_k` largest
+// of these are as many tokens.
+inline uint least_key(Shared shared, Logits logits, float most, uint top_k, uint thread_index) {
     uint stretches = (logits.vocab + SCAN_STRETCH - 1) / SCAN_STRETCH;
-    bool inside = thread_index < stretches;
-    uint mine = inside ? max(key_of(most), 1u) : 0u;
-    uint least = top_k != 0 && top_k < stretches ? ranked_key(shared, mine, top_k, thread_index) : 0u;
+    uint mine = thread_index < stretches ? max(key_of(most), 1u) : 0u;
+    return top_k != 0 && top_k < stretches ? ranked_key(shared, mine, top_k, thread_index) : 0u;
+}
+
+// Lists the stretches that hold a token which may be drawn, none of which has a key below `least`.
+inline uint list_stretches(Shared shared, Logits logits, float most, uint least, uint thread_index) {
+    uint stretches = (logits.vocab + SCAN_STRETCH - 1) / SCAN_STRETCH;
     clear_bins(shared, thread_index);
-    if (inside && mine >= least && mass_at(logits, most) != 0) {
+    if (thread_index < stretches && max(key_of(most), 1u) >= least && mass_at(logits, most) != 0) {
         uint at = atomic_fetch_add_explicit(&shared.bins[0], 1u, memory_order_relaxed);
         shared.stretches[at] = ushort(thread_index);
     }
@@ -292,13 +306,99 @@ inline uint list_stretches(Shared shared, Logits logits, float most, uint top_k,
     return listed;
 }
 
+// Whether steps 4 to 8 were done the short way, for a small top_k: the few tokens that may be among the largest are listed,
+// one for each thread, and compared with each other. If there are more of them than threads, it is not done.
+inline bool sampled_of_few(
+    Shared shared, Logits logits, uint top_k, uint least, ulong random, thread uint& token, uint thread_index) {
+    threadgroup atomic_uint* keys = shared.bins + BINS;
+    threadgroup atomic_uint* ids = keys + BINS;
+    if (thread_index == 0) {
+        atomic_store_explicit(&shared.bins[0], 0u, memory_order_relaxed);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    FOR_TOKENS(i, shared, logits, thread_index) {
+        float logit = logit_at(logits, i);
+        if (key_of(logit) >= least && mass_at(logits, logit) != 0) {
+            uint at = atomic_fetch_add_explicit(&shared.bins[0], 1u, memory_order_relaxed);
+            if (at < SAMPLE_THREADS) {
+                atomic_store_explicit(&keys[at], key_of(logit), memory_order_relaxed);
+                atomic_store_explicit(&ids[at], i, memory_order_relaxed);
+            }
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint candidates = atomic_load_explicit(&shared.bins[0], memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (candidates > SAMPLE_THREADS) {
+        return false;
+    }
+    uint kept = min(candidates, top_k);
+    if (thread_index < candidates) {
+        uint key = atomic_load_explicit(&keys[thread_index], memory_order_relaxed);
+        uint id = atomic_load_explicit(&ids[thread_index], memory_order_relaxed);
+        uint rank = 0;
+        for (uint j = 0; j < candidates; j++) {
+            uint other = atomic_load_explicit(&keys[j], memory_order_relaxed);
+            uint other_id = atomic_load_explicit(&ids[j], memory_order_relaxed);
+            rank += other > key || (other == key && other_id < id) ? 1u : 0u;
+        }
+        if (rank < kept) {
+            shared.few[rank].mass = mass_at(logits, logit_of(key));
+            shared.few[rank].id = id;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // From here on a thread has the token of its rank.
+    ulong mass = 0;
+    ulong before = 0;
+    ulong total = 0;
+    if (thread_index < kept) {
+        mass = shared.few[thread_index].mass;
+        for (uint j = 0; j < kept; j++) {
+            before += j < thread_index ? shared.few[j].mass : 0ul;
+            total += shared.few[j].mass;
+        }
+        float top_p = logits.params->top_p;
+        float min_p = logits.params->min_p;
+        bool inside = top_p >= 1.0f || before < share_of(total, top_p);
+        mass = inside && mass >= (min_p > 0.0f ? mass_of(min_p) : 0ul) ? mass : 0ul;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (thread_index < kept) {
+        shared.few[thread_index].mass = mass;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (mass != 0) {
+        uint id = shared.few[thread_index].id;
+        before = total = 0;
+        for (uint j = 0; j < kept; j++) {
+            before += shared.few[j].id < id ? shared.few[j].mass : 0ul;
+            total += shared.few[j].mass;
+        }
+        ulong need = multiply_high(random, total) + 1ul;
+        if (before < need && before + mass >= need) {
+            shared.found->value = id;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    token = shared.found->value;
+    return true;
+}
+
 // Steps 4 to 8.
 inline uint sampled(Shared shared, Logits logits, float most, uint draw, uint thread_index) {
     Cut within;
     within.key = 0;
     within.id = 0xffffffffu;
     uint top_k = logits.params->top_k;
-    shared.listed = list_stretches(shared, logits, most, top_k, thread_index);
+    uint least_kept = least_key(shared, logits, most, top_k, thread_index);
+    shared.listed = list_stretches(shared, logits, most, least_kept, thread_index);
+    ulong random = philox_draw(uint2(logits.params->seed[0], logits.params->seed[1]), draw);
+    uint token = 0;
+    if (top_k != 0 && top_k <= FEW
+        && sampled_of_few(shared, logits, top_k, least_kept, random, token, thread_index)) {
+        return token;
+    }
     if (top_k != 0 && top_k < logits.vocab) {
         ulong mine = 0;
         FOR_TOKENS(i, shared, logits, thread_index) {
@@ -315,7 +415,6 @@ inline uint sampled(Shared shared, Logits logits, float most, uint draw, uint th
     }
     float min_p = logits.params->min_p;
     ulong least = min_p > 0.0f ? mass_of(min_p) : 0ul;
-    ulong random = philox_draw(uint2(logits.params->seed[0], logits.params->seed[1]), draw);
     return drawn_token(shared, logits, within, least, random, thread_index);
 }
 
@@ -473,7 +572,9 @@ kernel void sample(
     threadgroup Extremes slots[SIMD_WIDTH];
     threadgroup float shares[SIMD_WIDTH];
     threadgroup ushort stretches[SAMPLE_THREADS];
+    threadgroup Few few[FEW];
     Shared shared;
+    shared.few = few;
     shared.bins = bins;
     shared.partial = partial;
     shared.found = found;

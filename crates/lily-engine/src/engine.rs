@@ -43,7 +43,7 @@ pub struct EngineOptions {
     pub sessions: usize,
     /// What to remember of prompts.
     pub cache: CacheOptions,
-    /// Mechanisms of a GPU's plans; a device without them refuses to leave one out.
+    /// Mechanisms that a GPU's plans may have; a device without any refuses to leave one out.
     pub mechanisms: Mechanisms,
 }
 
@@ -154,7 +154,7 @@ pub struct Engine {
     memory: MemoryPlan,
     backend: Box<dyn Backend>,
     programs: HashMap<(Mechanisms, ProgramKey), Program>,
-    /// The device with all mechanisms, and those that there is memory to leave out.
+    /// The device with its mechanisms, and those that there is memory to leave out.
     traits: Traits,
     mechanisms: Mechanisms,
     cache: PrefixCache,
@@ -207,7 +207,7 @@ impl Engine {
         let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
         let model = Model::for_sessions(
             &checkpoint.weights,
-            traits.with(options.mechanisms),
+            traits.with(options.mechanisms.and(traits.mechanisms)),
             chunk_tokens,
             options.context_tokens,
             options.sessions,
@@ -246,6 +246,11 @@ impl Engine {
     pub fn switch(&mut self, mechanisms: Mechanisms) {
         assert!(mechanisms.include(self.mechanisms), "a mechanism that the engine was set up with is left out");
         self.model.traits = self.traits.with(mechanisms);
+    }
+
+    /// The mechanisms that are worth having on its device.
+    pub fn own_mechanisms(&self) -> Mechanisms {
+        self.traits.mechanisms
     }
 
     /// The checkpoint it was loaded from.

@@ -531,11 +531,16 @@ mod tests {
             assert_eq!(class(tokens, Mechanisms::ALL), DecodeClass::Split { blocks, block_keys: 1024 }, "{tokens}");
             assert_eq!(class(tokens, general), DecodeClass::Split { blocks: 32, block_keys: 0 }, "{tokens}");
         }
-        let wide = [(1, 32, 0), (8192, 32, 0), (8193, 64, 0), (32_767, 64, 0), (32_768, 64, 512), (131_072, 256, 512)];
-        for (tokens, blocks, block_keys) in wide {
-            let class = DecodeClass::of(tokens - 1, Traits::WIDE_GPU);
-            assert_eq!(class, DecodeClass::Split { blocks, block_keys }, "{tokens}");
-            assert!(!class.merged() && DecodeClass::most_blocks(tokens, Traits::WIDE_GPU) >= blocks, "{tokens}");
+        // Evenly split wherever that is better, with memory for both.
+        for (tokens, fixed) in
+            [(1, (32, 0)), (8192, (32, 0)), (8193, (64, 0)), (32_768, (64, 512)), (131_072, (256, 512))]
+        {
+            let wide = Traits::WIDE_GPU;
+            let all = DecodeClass::of(tokens - 1, wide.with(Mechanisms::ALL));
+            assert_eq!(all, DecodeClass::Split { blocks: fixed.0, block_keys: fixed.1 }, "{tokens}");
+            let blocks = if tokens <= 8192 { 32 } else { 64 };
+            assert_eq!(DecodeClass::of(tokens - 1, wide), DecodeClass::Split { blocks, block_keys: 0 }, "{tokens}");
+            assert!(!all.merged() && DecodeClass::most_blocks(tokens, wide) >= fixed.0, "{tokens}");
         }
     }
 }

@@ -110,8 +110,18 @@ impl Mechanisms {
         self.off & !other.off == 0
     }
 
+    /// Those that are on in both.
+    pub fn and(self, other: Mechanisms) -> Self {
+        Self { off: self.off | other.off }
+    }
+
+    /// With this one on.
+    pub const fn with(self, mechanism: Mechanism) -> Self {
+        Self { off: self.off & !(1 << mechanism as u32) }
+    }
+
     /// With this one off.
-    pub fn without(self, mechanism: Mechanism) -> Self {
+    pub const fn without(self, mechanism: Mechanism) -> Self {
         Self { off: self.off | 1 << mechanism as u32 }
     }
 }
@@ -130,6 +140,7 @@ mod tests {
             assert!(!Mechanisms::NONE.has(mechanism));
             assert!(Mechanisms::ALL.include(others) && others.include(Mechanisms::NONE));
             assert!(!others.include(Mechanisms::ALL));
+            assert_eq!((others.with(mechanism), Mechanisms::ALL.and(others)), (Mechanisms::ALL, others));
         }
         let error = "warp".parse::<Mechanism>().unwrap_err().to_string();
         assert!(error.starts_with("unknown mechanism `warp`; expected one of fused-dequantize, "), "{error}");

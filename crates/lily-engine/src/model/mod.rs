@@ -32,7 +32,7 @@ pub struct Traits {
     pub decode_is_prefill: bool,
     /// The next token is chosen by a kernel, so that the host need not wait for it.
     pub chooses_tokens: bool,
-    /// Mechanisms of the plans for GPUs; those for the CPU have none to turn off.
+    /// Mechanisms of the plans for GPUs that are worth having there; those for the CPU have none to turn off.
     pub mechanisms: Mechanisms,
 }
 
@@ -66,14 +66,16 @@ impl Traits {
         chooses_tokens: true,
         mechanisms: Mechanisms::ALL,
     };
-    /// A GPU with more than a hundred multiprocessors.
+    /// A GPU with more than a hundred multiprocessors and matrix units that score keys: an even split has all of them at work
+    /// to the end, which blocks of a fixed size have not.
     pub const WIDE_GPU: Traits = Traits {
         blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
+        mechanisms: Mechanisms::ALL.without(Mechanism::FixedBlocks),
         ..Traits::GPU
     };
 
-    /// The same device without these mechanisms.
+    /// The same device with these mechanisms.
     pub fn with(self, mechanisms: Mechanisms) -> Self {
         let chooses_tokens = self.chooses_tokens && mechanisms.has(Mechanism::DeviceTokens);
         Self { chooses_tokens, mechanisms, ..self }

@@ -57,6 +57,9 @@ fn sample_params() -> Vec<SamplingParams> {
         plain.clone(),
         SamplingParams { temperature: 0.7, top_k: 20, top_p: 0.95, ..plain.clone() },
         SamplingParams { top_k: 1, ..plain.clone() },
+        // As many as are compared with each other one by one, and more.
+        SamplingParams { top_k: 64, top_p: 0.9, min_p: 0.3, temperature: 2.0, ..plain.clone() },
+        SamplingParams { top_k: 65, top_p: 0.9, ..plain.clone() },
         SamplingParams { top_p: 0.3, ..plain.clone() },
         SamplingParams { min_p: 0.2, temperature: 3.0, ..plain.clone() },
         SamplingParams { temperature: 0.0, repetition_penalty: 1.7, presence_penalty: 0.4, ..plain.clone() },
@@ -185,9 +188,13 @@ pub fn sample_lists_many_stretches(device: &dyn Runs) {
     let mut logits = vec![0.0_f32; 40 * SCAN_STRETCH as usize];
     // Half of the mass lies behind what the SIMD-groups take first.
     logits[32 * SCAN_STRETCH as usize..].fill(1.4);
-    for draw in 0..3 {
-        let (case, dispatch) = sample_case(&SamplingParams::default(), draw, &logits);
-        case.check(dispatch, &format!("draw {draw}"), device);
+    // With a small top_k there are more candidates for it than threads.
+    for top_k in [0, 20] {
+        let params = SamplingParams { top_k, ..SamplingParams::default() };
+        for draw in 0..3 {
+            let (case, dispatch) = sample_case(&params, draw, &logits);
+            case.check(dispatch, &format!("top-k {top_k}, draw {draw}"), device);
+        }
     }
 }
 

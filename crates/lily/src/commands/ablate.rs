@@ -121,7 +121,7 @@ fn decode(
     tokens: usize,
     args: &AblateArgs,
 ) -> Result<Vec<Effect>, Failure> {
-    engine.switch(Mechanisms::ALL);
+    engine.switch(engine.own_mechanisms());
     let filled = measure::random_tokens(engine.model().shape.vocab, args.measure.seed, tokens);
     let (context, _) = Context::fill(engine, &filled)?;
     let (steps, greedy) = (args.measure.decode, SamplingParams::greedy());
@@ -140,11 +140,12 @@ fn decode(
 
 /// Whether a plan is another one without the mechanism.
 fn changes(engine: &mut Engine, mechanism: Mechanism, plan: impl Fn(&Model) -> Plan) -> bool {
-    engine.switch(Mechanisms::ALL);
+    let own = engine.own_mechanisms();
+    engine.switch(own.with(mechanism));
     let with = plan(engine.model());
-    engine.switch(Mechanisms::ALL.without(mechanism));
+    engine.switch(own.without(mechanism));
     let without = plan(engine.model());
-    engine.switch(Mechanisms::ALL);
+    engine.switch(own);
     let words = |plan: &Plan| -> Vec<(&'static str, Vec<u8>)> {
         plan.dispatches.iter().map(|d| (d.contract.name, d.args.clone())).collect()
     };
@@ -155,8 +156,8 @@ fn changes(engine: &mut Engine, mechanism: Mechanism, plan: impl Fn(&Model) -> P
 fn chunks(one: &mut Engine, other: &mut Engine, args: &AblateArgs) -> Result<Vec<Effect>, Failure> {
     let name = format!("chunks-of-{}", one.model().chunk_tokens);
     let shorter = one.model().chunk_tokens.min(other.model().chunk_tokens);
-    one.switch(Mechanisms::ALL);
-    other.switch(Mechanisms::ALL);
+    one.switch(one.own_mechanisms());
+    other.switch(other.own_mechanisms());
     let mut effects = Vec::new();
     for &tokens in args.measure.prefill.0.iter().filter(|tokens| **tokens > shorter) {
         let prompt = measure::random_tokens(one.model().shape.vocab, args.measure.seed, tokens);
@@ -176,11 +177,12 @@ fn switched(
     count: usize,
     run: &mut dyn FnMut(&mut Engine) -> Result<f64, Failure>,
 ) -> Result<[Vec<f64>; 2], Failure> {
+    let own = engine.own_mechanisms();
     let runs = pairs(count, &mut |with| {
-        engine.switch(if with { Mechanisms::ALL } else { Mechanisms::ALL.without(mechanism) });
+        engine.switch(if with { own.with(mechanism) } else { own.without(mechanism) });
         run(engine)
     })?;
-    engine.switch(Mechanisms::ALL);
+    engine.switch(engine.own_mechanisms());
     Ok(runs)
 }
 
