@@ -1,108 +1,49 @@
 //! Tokens chosen on the device, one step ahead of the host: the same text as the host's own choice, and a session whose
 //! state is what its tokens say.
 
-use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
-use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, Program, State};
+use lily_engine::backend::stand_in::{Behaviour, Behind, StandIn};
+use lily_engine::backend::{Backend, BackendError, State};
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::generate::{Event, FinishReason, GenerateError, Halt, Request, Summary, generate};
 use lily_engine::model::Traits;
-use lily_engine::plan::{BufferTable, Plan, Slot};
+use lily_engine::plan::Plan;
 use lily_engine::sampler::{History, SampleError, Sampler, SamplingParams, Token};
 use lily_engine::session::Session;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
-/// The CPU with other traits, as strict as a GPU about who touches buffers when.
-struct Strict {
-    traits: Traits,
-    /// Spoils the logits of the head's n-th run, counted from 1.
-    spoil: Option<usize>,
-}
-
-impl Device for Strict {
-    fn traits(&self) -> Traits {
-        self.traits
-    }
-
-    fn memory(&self) -> Option<DeviceMemory> {
-        None
-    }
-
-    fn load(
-        self: Box<Self>,
-        checkpoint: Arc<Checkpoint>,
-        table: &BufferTable,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        let cpu = Cpu::new(checkpoint, table, CpuMode::Fast(Isa::detect()), 2)?;
-        Ok(Box::new(StrictBackend { cpu, under_way: 0, heads: 0, spoil: self.spoil }))
-    }
-}
-
-struct StrictBackend {
-    cpu: Cpu,
-    under_way: usize,
+/// Spoils the logits of the head's n-th run, counted from 1.
+#[derive(Default)]
+struct Spoiler {
     heads: usize,
     spoil: Option<usize>,
 }
 
-impl Backend for StrictBackend {
-    fn describe(&self) -> String {
-        "strict".into()
-    }
-
-    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
-        self.cpu.new_state()
-    }
-
-    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
-        assert!(self.under_way < 2, "three submissions under way");
-        self.under_way += 1;
-        self.run(program.plan(), states)
-    }
-
-    fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
-        self.under_way = self.under_way.min(under_way);
-        Ok(())
-    }
-
-    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+impl Behaviour for Spoiler {
+    fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         for dispatch in &plan.dispatches {
-            self.cpu.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, states)?;
+            behind.cpu.run(&Plan { dispatches: vec![dispatch.clone()], ..Plan::default() }, states)?;
             if dispatch.contract.name == "head" {
                 self.heads += 1;
                 if self.spoil == Some(self.heads) {
-                    self.cpu.write(dispatch.slots[dispatch.slots.len() - 1].part(8, 4), &f32::NAN.to_le_bytes());
+                    behind.cpu.write(dispatch.slots[dispatch.slots.len() - 1].part(8, 4), &f32::NAN.to_le_bytes());
                 }
             }
         }
         Ok(())
-    }
-
-    fn write(&mut self, slot: Slot, bytes: &[u8]) {
-        assert_eq!(self.under_way, 0, "a buffer is written while a submission is under way");
-        self.cpu.write(slot, bytes);
-    }
-
-    fn read(&self, slot: Slot, out: &mut [u8]) {
-        assert_eq!(self.under_way, 0, "a buffer is read while a submission is under way");
-        self.cpu.read(slot, out);
-    }
-
-    fn peek(&self, slot: Slot, out: &mut [u8]) {
-        self.cpu.read(slot, out);
     }
 }
 
 const CHOOSING: Traits = Traits { chooses_tokens: true, ..Traits::CPU };
 
 fn engine(traits: Traits) -> Engine {
-    engine_on(Strict { traits, spoil: None })
+    engine_on(traits, None)
 }
 
-fn engine_on(device: Strict) -> Engine {
+fn engine_on(traits: Traits, spoil: Option<usize>) -> Engine {
+    let device = StandIn::new(traits, Spoiler { spoil, ..Spoiler::default() });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/family_heads-q4g64");
     let options =
         EngineOptions { context_tokens: 64, chunk_tokens: 16, sessions: 5, ..EngineOptions::for_this_machine() };
@@ -228,7 +169,7 @@ fn several_sessions_get_the_tokens_that_each_gets_alone() {
 #[test]
 fn broken_logits_are_told_for_their_session() {
     // The head's third run is the first step of both; what is spoilt are the logits of one.
-    let mut device = engine_on(Strict { traits: CHOOSING, spoil: Some(3) });
+    let mut device = engine_on(CHOOSING, Some(3));
     let mut sessions = [prompted(&mut device, 0), prompted(&mut device, 1)];
     let sampler = Sampler::new(SamplingParams::greedy(), device.model().shape.vocab).unwrap();
     let choices = [(&sampler, History::default()); 2];
@@ -253,7 +194,7 @@ fn the_plans_of_a_gpu_choose_the_same() {
 /// A NaN in the middle of a text is an error that names it, and the engine goes on with the next request.
 #[test]
 fn broken_logits_end_one_generation_only() {
-    let mut device = engine_on(Strict { traits: CHOOSING, spoil: Some(4) });
+    let mut device = engine_on(CHOOSING, Some(4));
     let request = request(&device, SamplingParams::greedy());
     let mut session = device.new_session().unwrap();
     let mut tokens = 0;

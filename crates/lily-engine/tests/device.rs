@@ -1,12 +1,12 @@
 //! The engine on a device that fails, and on one whose decode steps are not prefill chunks.
 
-use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
-use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, State};
+use lily_engine::backend::stand_in::{Behaviour, Behind, StandIn};
+use lily_engine::backend::{Backend, BackendError, DeviceMemory, State};
 use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineError, EngineOptions};
 use lily_engine::model::Traits;
-use lily_engine::plan::{BufferTable, Plan, Slot};
+use lily_engine::plan::Plan;
 use lily_engine::session::Session;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -22,49 +22,13 @@ struct Log {
 }
 
 /// The CPU, watched.
-struct Watched {
-    log: Arc<Mutex<Log>>,
-    traits: Traits,
-    memory: Option<DeviceMemory>,
-}
+struct Watched(Arc<Mutex<Log>>);
 
-impl Device for Watched {
-    fn traits(&self) -> Traits {
-        self.traits
-    }
-
-    fn memory(&self) -> Option<DeviceMemory> {
-        self.memory
-    }
-
-    fn load(
-        self: Box<Self>,
-        checkpoint: Arc<Checkpoint>,
-        table: &BufferTable,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        let cpu = Cpu::new(checkpoint, table, CpuMode::Fast(Isa::detect()), 1)?;
-        Ok(Box::new(WatchedBackend { cpu, log: self.log }))
-    }
-}
-
-struct WatchedBackend {
-    cpu: Cpu,
-    log: Arc<Mutex<Log>>,
-}
-
-impl Backend for WatchedBackend {
-    fn describe(&self) -> String {
-        "watched".into()
-    }
-
-    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
-        self.cpu.new_state()
-    }
-
-    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
-        let mut log = self.log.lock().unwrap();
+impl Behaviour for Watched {
+    fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let mut log = self.0.lock().unwrap();
         log.plans.push(plan.dispatches.iter().map(|d| d.contract.name).collect());
-        self.cpu.run(plan, states)?;
+        behind.cpu.run(plan, states)?;
         if log.fail_in == 1 {
             log.fail_in = 0;
             return Err(BackendError::OutOfMemory { what: "a test".into(), bytes: 1 });
@@ -72,21 +36,13 @@ impl Backend for WatchedBackend {
         log.fail_in = log.fail_in.saturating_sub(1);
         Ok(())
     }
-
-    fn write(&mut self, slot: Slot, bytes: &[u8]) {
-        self.cpu.write(slot, bytes);
-    }
-
-    fn read(&self, slot: Slot, out: &mut [u8]) {
-        self.cpu.read(slot, out);
-    }
 }
 
 fn engine(traits: Traits, memory: Option<DeviceMemory>) -> (Arc<Mutex<Log>>, Result<Engine, EngineError>) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/base-q4g64");
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}"));
     let log = Arc::new(Mutex::new(Log::default()));
-    let device = Watched { log: Arc::clone(&log), traits, memory };
+    let device = StandIn { memory, ..StandIn::new(traits, Watched(Arc::clone(&log))) };
     // Without a prefix cache, so that the same prompt runs the same plans again.
     let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
     let options = EngineOptions { context_tokens: 64, chunk_tokens: 4, cache, ..EngineOptions::for_this_machine() };

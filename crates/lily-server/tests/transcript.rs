@@ -9,7 +9,7 @@ mod device;
 mod script;
 
 use common::{Running, Setup};
-use device::Scripted;
+use device::scripted;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::prompt::Prompter;
@@ -56,8 +56,8 @@ fn server() -> Running {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let checkpoint = Checkpoint::open(&root.join("../../models/lily-nano")).unwrap();
     let text = std::fs::read_to_string(root.join("tests/transcript.txt")).unwrap();
-    let device = Scripted { script: Script::parse(&text).unwrap(), prompter: Prompter::new(&checkpoint).unwrap() };
-    let engine = Engine::on(Box::new(device), checkpoint, &EngineOptions::for_this_machine()).unwrap();
+    let device = scripted(Script::parse(&text).unwrap(), Prompter::new(&checkpoint).unwrap());
+    let engine = Engine::on(device, checkpoint, &EngineOptions::for_this_machine()).unwrap();
     let running = Setup { loaded: false, ..Setup::default() }.start();
     running.server.serve_model(ServedModel::start(engine, &SchedulerOptions { queue_jobs: 4 }).unwrap());
     running

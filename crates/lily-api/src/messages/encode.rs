@@ -122,7 +122,7 @@ impl Encoder for MessagesEncoder {
         let (reason, sequence) = stop_reason(&finish.reason, self.called);
         let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
         let mut last = json!({"delta": delta, "usage": usage_json(&finish.usage)});
-        // Beside `usage` and not in it: Anthropic's clients keep fields that they do not know, and some add the numbers of `usage` up.
+        // Beside `usage`, as in the other APIs; Anthropic's clients keep fields that they do not know.
         if let Some(timings) = finish.timings() {
             last["timings"] = timings;
         }

@@ -14,6 +14,8 @@ mod kept;
 pub mod metal;
 #[cfg(any(test, feature = "script"))]
 pub mod script;
+#[cfg(any(test, feature = "script"))]
+pub mod stand_in;
 
 pub use kept::Kept;
 

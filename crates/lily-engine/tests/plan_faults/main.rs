@@ -5,8 +5,8 @@
 //! kernel text binds, and the model's logits are another implementation's. The model runs on a device that takes the
 //! dispatches of a stage backwards, because a GPU may take them in any order.
 
-use lily_engine::backend::cpu::{Cpu, CpuMode, isa::Isa};
-use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, State};
+use lily_engine::backend::stand_in::{Behaviour, Behind, StandIn};
+use lily_engine::backend::{Backend, BackendError, State};
 use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
@@ -14,7 +14,7 @@ use lily_engine::kernel::signature::signatures;
 use lily_engine::kernel::{Access, Contract, RmsNorm, RmsNormArgs, source};
 use lily_engine::model::Traits;
 use lily_engine::plan::stages::{conflict, stages};
-use lily_engine::plan::{BufferTable, Dispatch, Home, Plan, Slot};
+use lily_engine::plan::{BufferTable, Dispatch, Home, Plan};
 use safetensors::SafeTensors;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -117,61 +117,20 @@ struct Seen {
     other_text: bool,
 }
 
-/// A device whose plans have a fault.
+/// Gives plans a fault.
 struct Faulty {
     change: Change,
     seen: Arc<Mutex<Seen>>,
 }
 
-struct FaultyBackend {
-    cpu: Cpu,
-    change: Change,
-    seen: Arc<Mutex<Seen>>,
-}
-
-impl Device for Faulty {
-    fn traits(&self) -> Traits {
-        Traits::GPU
-    }
-
-    fn memory(&self) -> Option<DeviceMemory> {
-        None
-    }
-
-    fn load(
-        self: Box<Self>,
-        checkpoint: Arc<Checkpoint>,
-        table: &BufferTable,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        let cpu = Cpu::new(checkpoint, table, CpuMode::Fast(Isa::detect()), 1)?;
-        Ok(Box::new(FaultyBackend { cpu, change: self.change, seen: self.seen }))
-    }
-}
-
-impl Backend for FaultyBackend {
-    fn describe(&self) -> String {
-        "a CPU with faulty plans".into()
-    }
-
-    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
-        self.cpu.new_state()
-    }
-
-    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+impl Behaviour for Faulty {
+    fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         let (plan, stages) = self.change.apply(plan);
         look(&plan, &stages, &mut self.seen.lock().unwrap());
         let mut order: Vec<usize> = (0..stages.len()).rev().collect();
         order.sort_by_key(|&i| stages[i]);
         let dispatches = order.into_iter().map(|i| plan.dispatches[i].clone()).collect();
-        self.cpu.run(&Plan { dispatches, ..Plan::default() }, states)
-    }
-
-    fn write(&mut self, slot: Slot, bytes: &[u8]) {
-        self.cpu.write(slot, bytes);
-    }
-
-    fn read(&self, slot: Slot, out: &mut [u8]) {
-        self.cpu.read(slot, out);
+        behind.cpu.run(&Plan { dispatches, ..Plan::default() }, states)
     }
 }
 
@@ -275,7 +234,7 @@ impl Wanted {
         let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
         let options =
             EngineOptions { context_tokens: 128, chunk_tokens: 24, cache, ..EngineOptions::for_this_machine() };
-        let device = Faulty { change: change.clone(), seen: Arc::clone(seen) };
+        let device = StandIn::new(Traits::GPU, Faulty { change: change.clone(), seen: Arc::clone(seen) });
         let mut engine = Engine::on(Box::new(device), checkpoint, &options).unwrap();
         let mut session = engine.new_session().unwrap();
         let (prompt, decoded) = self.tokens.split_at(self.prompt);

@@ -1,12 +1,12 @@
 //! The device: every state knows which tokens led to it, and what comes next after them is what the script says.
 
 use crate::script::Script;
-use lily_engine::backend::cpu::{Cpu, CpuMode};
-use lily_engine::backend::script::{Hashes, Places};
-use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory, State};
-use lily_engine::checkpoint::Checkpoint;
+use lily_engine::backend::cpu::CpuMode;
+use lily_engine::backend::script::Hashes;
+use lily_engine::backend::stand_in::{Behaviour, Behind, StandIn};
+use lily_engine::backend::{BackendError, Device, State};
 use lily_engine::model::Traits;
-use lily_engine::plan::{BufferTable, Plan, Slot};
+use lily_engine::plan::Plan;
 use lily_engine::prompt::Prompter;
 use lily_engine::tokenizer::ControlTokens;
 use std::collections::HashMap;
@@ -17,80 +17,37 @@ const CERTAIN: f32 = 1e4;
 /// What ends an answer.
 const END: &str = "<|im_end|>";
 
-/// A device that follows a script.
-pub struct Scripted {
-    pub script: Script,
-    pub prompter: Prompter,
+/// A device that follows a script; the CPU is its memory.
+pub fn scripted(script: Script, prompter: Prompter) -> Box<dyn Device> {
+    let writer = Writer { script, prompter, before: HashMap::new(), written: HashMap::new() };
+    Box::new(StandIn { mode: CpuMode::Reference, ..StandIn::new(Traits::CPU, writer) })
 }
 
-impl Device for Scripted {
-    fn traits(&self) -> Traits {
-        Traits::CPU
-    }
-
-    fn memory(&self) -> Option<DeviceMemory> {
-        None
-    }
-
-    fn load(
-        self: Box<Self>,
-        checkpoint: Arc<Checkpoint>,
-        table: &BufferTable,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        let places = Places::new(&checkpoint.weights.shape, table);
-        let memory = Cpu::new(checkpoint, table, CpuMode::Reference, 1)?;
-        let writer = Writer { source: *self, before: HashMap::new(), written: HashMap::new() };
-        Ok(Box::new(Stage { memory, places, writer }))
-    }
-}
-
-struct Stage {
-    memory: Cpu,
-    places: Places,
-    writer: Writer,
-}
-
-impl Backend for Stage {
-    fn describe(&self) -> String {
-        "a script".into()
-    }
-
-    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
-        self.memory.new_state()
-    }
-
-    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+impl Behaviour for Writer {
+    fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let Behind { cpu, places } = behind;
         let sessions = states.len();
         let mut hashes = vec![Hashes::default(); sessions];
         for dispatch in &plan.dispatches {
             match dispatch.contract.name {
                 "embed" => {
                     for (place, state) in states.iter_mut().enumerate() {
-                        let mut took = |before: Hashes, token| self.writer.took(before, token);
-                        let tokens = dispatch.slots[0];
-                        hashes[place] = self.places.take(&self.memory, (place, sessions), tokens, *state, &mut took);
+                        let mut took = |before: Hashes, token| self.took(before, token);
+                        hashes[place] = places.take(cpu, (place, sessions), dispatch.slots[0], *state, &mut took);
                     }
                 }
                 "head" => {
                     for (place, hashes) in hashes.iter().enumerate() {
-                        let next = self.writer.next(*hashes).map_err(refused)?;
-                        let mut logits = vec![0.0; self.places.vocab()];
+                        let next = self.next(*hashes).map_err(refused)?;
+                        let mut logits = vec![0.0; places.vocab()];
                         logits[next as usize] = CERTAIN;
-                        self.places.put_logits(&mut self.memory, place, &logits);
+                        places.put_logits(cpu, place, &logits);
                     }
                 }
                 _ => {}
             }
         }
         Ok(())
-    }
-
-    fn write(&mut self, slot: Slot, bytes: &[u8]) {
-        self.memory.write(slot, bytes);
-    }
-
-    fn read(&self, slot: Slot, out: &mut [u8]) {
-        self.memory.read(slot, out);
     }
 }
 
@@ -100,7 +57,8 @@ fn refused(message: String) -> BackendError {
 
 /// Knows what led to each state, and what follows.
 struct Writer {
-    source: Scripted,
+    script: Script,
+    prompter: Prompter,
     /// The state before each, and the token between.
     before: HashMap<Hashes, (Hashes, u32)>,
     /// Answers, and how much of them is written.
@@ -130,8 +88,8 @@ impl Writer {
     /// The answer to the prompt that ends here.
     fn begin(&self, hashes: Hashes) -> Result<Arc<[u32]>, String> {
         let prompt = self.tokens(hashes)?;
-        let tokenizer = self.source.prompter.tokenizer();
-        let answer = self.source.script.answer(&tokenizer.decode(&prompt))?;
+        let tokenizer = self.prompter.tokenizer();
+        let answer = self.script.answer(&tokenizer.decode(&prompt))?;
         tracing::info!(target: "script", turn = answer.turn.unwrap_or(0), prompt = prompt.len());
         let tokens = tokenizer.encode(&format!("{}{END}", answer.text), ControlTokens::Recognise);
         Ok(tokens.map_err(|error| error.to_string())?.into())

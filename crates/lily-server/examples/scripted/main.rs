@@ -7,7 +7,7 @@
 mod device;
 mod script;
 
-use device::Scripted;
+use device::scripted;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::prompt::Prompter;
@@ -46,10 +46,10 @@ fn load(script: Script) -> Result<ServedModel, Box<dyn Error>> {
     let mut checkpoint = Checkpoint::open(folder.path())?;
     // Nothing is computed, so that nothing keeps it to the length that it was made for.
     checkpoint.weights.shape.max_context_tokens = CONTEXT_TOKENS;
-    let device = Scripted { script, prompter: Prompter::new(&checkpoint)? };
+    let device = scripted(script, Prompter::new(&checkpoint)?);
     let options =
         EngineOptions { context_tokens: CONTEXT_TOKENS, sessions: SESSIONS, ..EngineOptions::for_this_machine() };
-    let engine = Engine::on(Box::new(device), checkpoint, &options)?;
+    let engine = Engine::on(device, checkpoint, &options)?;
     Ok(ServedModel::start(engine, &SchedulerOptions { queue_jobs: 64 })?)
 }
 

@@ -4,12 +4,12 @@
 //!
 //! It keeps the virtual time: work takes as long as it says. On demand it fails, or its logits break.
 
-use crate::backend::cpu::{Cpu, CpuMode};
-use crate::backend::script::{Hashes, Places, mix};
-use crate::backend::{Backend, BackendError, Device, DeviceMemory, Program, State};
-use crate::checkpoint::Checkpoint;
+use crate::backend::cpu::CpuMode;
+use crate::backend::script::{Hashes, mix};
+use crate::backend::stand_in::{Behaviour, Behind, StandIn};
+use crate::backend::{Backend, BackendError, State};
 use crate::model::Traits;
-use crate::plan::{BufferTable, Plan, Slot};
+use crate::plan::{Plan, Slot};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -57,42 +57,13 @@ pub fn logits(hashes: Hashes, vocab: usize) -> Vec<f32> {
     (0..vocab as u64).map(|i| (mix(hashes.seed(), i) >> 48) as f32 / 8192.0).collect()
 }
 
-/// The device without a model.
-pub struct Scripted {
-    pub world: Arc<World>,
-    pub traits: Traits,
+/// A device that computes no model.
+pub fn scripted(world: Arc<World>, traits: Traits) -> StandIn<Script> {
+    StandIn { mode: CpuMode::Reference, ..StandIn::new(traits, Script(world)) }
 }
 
-impl Device for Scripted {
-    fn traits(&self) -> Traits {
-        self.traits
-    }
-
-    fn memory(&self) -> Option<DeviceMemory> {
-        None
-    }
-
-    fn load(
-        self: Box<Self>,
-        checkpoint: Arc<Checkpoint>,
-        table: &BufferTable,
-    ) -> Result<Box<dyn Backend>, BackendError> {
-        Ok(Box::new(Script {
-            world: self.world,
-            places: Places::new(&checkpoint.weights.shape, table),
-            cpu: Cpu::new(checkpoint, table, CpuMode::Reference, 1)?,
-            under_way: 0,
-        }))
-    }
-}
-
-struct Script {
-    world: Arc<World>,
-    /// Its memory, and the sampler's kernel.
-    cpu: Cpu,
-    places: Places,
-    under_way: usize,
-}
+/// What it does: of the CPU it needs the memory and the sampler's kernel.
+pub struct Script(Arc<World>);
 
 /// A state that is counted.
 struct Counted {
@@ -120,31 +91,17 @@ impl State for Counted {
     }
 }
 
-impl Backend for Script {
-    fn describe(&self) -> String {
-        "a script".into()
+impl Behaviour for Script {
+    fn new_state(&self, behind: &Behind) -> Result<Box<dyn State>, BackendError> {
+        self.0.states.fetch_add(1, SeqCst);
+        Ok(Box::new(Counted { state: behind.cpu.new_state()?, world: Arc::clone(&self.0) }))
     }
 
-    fn new_state(&self) -> Result<Box<dyn State>, BackendError> {
-        self.world.states.fetch_add(1, SeqCst);
-        Ok(Box::new(Counted { state: self.cpu.new_state()?, world: Arc::clone(&self.world) }))
-    }
-
-    fn submit(&mut self, program: &Program, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
-        self.under_way += 1;
-        assert!(self.under_way <= 2, "three submissions under way");
-        self.run(program.plan(), states)
-    }
-
-    fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
-        self.under_way = self.under_way.min(under_way);
-        Ok(())
-    }
-
-    fn run(&mut self, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+    fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
+        let (world, Behind { cpu, places }) = (&self.0, behind);
         let has_logits = plan.dispatches.iter().any(|dispatch| dispatch.contract.name == "head");
         let breaks = |trouble: &mut Trouble| *trouble == Trouble::Fails || has_logits;
-        let trouble = self.world.trouble.lock().unwrap().take_if(breaks);
+        let trouble = world.trouble.lock().unwrap().take_if(breaks);
         let sessions = states.len();
         let mut hashes = vec![Hashes::default(); sessions];
         for dispatch in &plan.dispatches {
@@ -153,49 +110,35 @@ impl Backend for Script {
                     let tokens = dispatch.slots[0];
                     let rows = tokens.bytes / 4 / sessions;
                     for (place, state) in states.iter_mut().enumerate() {
-                        hashes[place] = self.places.take(&self.cpu, (place, sessions), tokens, *state, &mut |_, _| ());
+                        hashes[place] = places.take(cpu, (place, sessions), tokens, *state, &mut |_, _| ());
                     }
-                    self.world.batched.fetch_add(sessions - 1, SeqCst);
-                    self.world.pass(if rows == 1 { STEP } else { CHUNK + CHUNK_TOKEN * rows as u32 });
+                    world.batched.fetch_add(sessions - 1, SeqCst);
+                    world.pass(if rows == 1 { STEP } else { CHUNK + CHUNK_TOKEN * rows as u32 });
                 }
                 "head" => {
                     for (place, hashes) in hashes.iter().enumerate() {
-                        let mut logits = logits(*hashes, self.places.vocab());
+                        let mut logits = logits(*hashes, places.vocab());
                         if trouble == Some(Trouble::NotANumber) && place == 0 {
                             logits[1] = f32::NAN;
-                            self.world.faults.fetch_add(1, SeqCst);
+                            world.faults.fetch_add(1, SeqCst);
                         }
-                        self.places.put_logits(&mut self.cpu, place, &logits);
+                        places.put_logits(cpu, place, &logits);
                     }
                 }
                 "sample" => {
-                    self.world.chosen_together.fetch_add(usize::from(sessions > 1), SeqCst);
+                    world.chosen_together.fetch_add(usize::from(sessions > 1), SeqCst);
                     let state = states[0].as_any_mut().downcast_mut::<Counted>().expect("a state of this device");
                     let plan = Plan { dispatches: vec![dispatch.clone()], ..Plan::default() };
-                    self.cpu.run(&plan, &mut [state.state.as_mut()])?;
+                    cpu.run(&plan, &mut [state.state.as_mut()])?;
                 }
                 _ => {}
             }
         }
         if trouble == Some(Trouble::Fails) {
-            self.world.faults.fetch_add(sessions, SeqCst);
-            states.iter_mut().for_each(|state| self.places.spoil(*state));
+            world.faults.fetch_add(sessions, SeqCst);
+            states.iter_mut().for_each(|state| places.spoil(*state));
             return Err(BackendError::Refused { what: "a step", message: "the simulation says so".into() });
         }
         Ok(())
-    }
-
-    fn write(&mut self, slot: Slot, bytes: &[u8]) {
-        assert_eq!(self.under_way, 0, "a buffer is written while a submission is under way");
-        self.cpu.write(slot, bytes);
-    }
-
-    fn read(&self, slot: Slot, out: &mut [u8]) {
-        assert_eq!(self.under_way, 0, "a buffer is read while a submission is under way");
-        self.cpu.read(slot, out);
-    }
-
-    fn peek(&self, slot: Slot, out: &mut [u8]) {
-        self.cpu.read(slot, out);
     }
 }

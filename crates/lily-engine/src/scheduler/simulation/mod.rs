@@ -18,7 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, EngineOptions};
 use crate::model::Traits;
 use clients::{Client, Whim};
-use device::{CHUNK, CHUNK_TOKEN, STEP, Scripted, Trouble, World};
+use device::{CHUNK, CHUNK_TOKEN, STEP, Trouble, World, scripted};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -66,7 +66,7 @@ impl Setup {
             ..EngineOptions::for_this_machine()
         };
         let traits = Traits { chooses_tokens: self.chooses_tokens, ..Traits::CPU };
-        let device = Scripted { world: Arc::clone(world), traits };
+        let device = scripted(Arc::clone(world), traits);
         let mut engine = Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap();
         let limits = Limits::of(&engine, self.queue_jobs);
         let files = Arc::clone(world);
