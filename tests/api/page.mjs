@@ -87,7 +87,8 @@ await check('shows results', (await page.locator('.call .result').isVisible()) &
 
 await page.keyboard.press('Control+,');
 await page.fill('textarea[name=tools]', '');
-await page.fill('input[name=temperature]', '100');
+// Any token is as likely as any other, so that the answer does not end by itself within seconds.
+for (const [name, value] of [['temperature', '100'], ['top_k', '0'], ['top_p', '1'], ['min_p', '0']]) await page.fill(`input[name=${name}]`, value);
 await page.click('button[value=save]');
 await page.fill('#input', 'Tell me everything.');
 await page.keyboard.press('Enter');
