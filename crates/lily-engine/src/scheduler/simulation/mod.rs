@@ -1,8 +1,8 @@
 //! The scheduler and the prefix cache under thousands of interleavings: clients that come, leave, edit and branch, a
 //! device that fails, restarts over one cache directory, on a virtual clock.
 //!
-//! Everything but the device is the real thing. After every turn: budgets hold, nobody has waited longer than the turns
-//! allow, the cache is what it says. At every job's end: the answer is that of a lone cold run. At the end: nothing is
+//! Everything but the device and the thread around the scheduler (`worker.rs`) is the real thing. After every turn: budgets
+//! hold, nobody who has a session has waited longer than the turns allow, nobody was overtaken in the queue, the cache is what it says. At every job's end: the answer is that of a lone cold run. At the end: nothing is
 //! left over. `LILY_SIM_SEEDS` is the number of seeds to run.
 
 mod clients;
