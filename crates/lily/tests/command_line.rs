@@ -249,7 +249,7 @@ fn what_bench_cannot_measure_is_refused() {
     check_failure(&lily(&[&BENCH[..], &["--peer", "llama-bench=x"]].concat()).output(), 2, "--peer-model FILE.gguf");
     // Words and code of the process that measures.
     check_failure(&lily(&[&BENCH[..], &["--batch", "9"]].concat()).output(), 2, "error: --batch 9: expected at most 8");
-    check_failure(&lily(&["bench", "--context", "9999"]).output(), 2, "error: a context of 10068 tokens was asked for");
+    check_failure(&lily(&["bench", "--context", "9999"]).output(), 2, "error: a context of 10069 tokens was asked for");
     check_failure(
         &lily(&["ablate", "--backend", "cpu", "--prefill", "16", "--context", "16"]).output(),
         2,
