@@ -1,15 +1,18 @@
-//! The family's form of a tool call as a grammar: names and parameters of the given tools, values by their schemas.
+//! The family's form of a tool call as a grammar: names and parameters of the given tools; their values are [`texts`]' work.
 //!
 //! Parameters come in the schema's order, those that are required always: a call that follows this grammar is a call that the
 //! tool takes.
 
-use super::grammar::bounded;
+use super::texts;
 use lily_api::request::Tool;
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
 /// An answer that is one call, or several; behind the blank line that may follow the reasoning.
-pub(crate) fn whole(tools: &[&Tool], several: bool, thinks: bool) -> String {
+///
+/// # Errors
+/// What of the tools' schemas cannot be enforced, in words.
+pub(crate) fn whole(tools: &[&Tool], several: bool, thinks: bool) -> Result<String, String> {
     let mut text = String::new();
     let lead = if thinks { "LEAD? " } else { "" };
     let more = if several { " (\"\\n\" one)*" } else { "" };
@@ -17,59 +20,57 @@ pub(crate) fn whole(tools: &[&Tool], several: bool, thinks: bool) -> String {
     if thinks {
         text.push_str("LEAD: /\\n{1,2}/\n");
     }
-    rules(tools, &mut text);
-    text
+    rules(tools, &mut text)?;
+    Ok(text)
 }
 
 /// A call behind its opening tag.
-pub(crate) fn behind_opener(tools: &[&Tool]) -> String {
+///
+/// # Errors
+/// As for [`whole`].
+pub(crate) fn behind_opener(tools: &[&Tool]) -> Result<String, String> {
     let mut text = "start: \"\\n\" call\n".to_owned();
-    rules(tools, &mut text);
-    text
+    rules(tools, &mut text)?;
+    Ok(text)
 }
 
 /// The rule `call` and all that it needs.
-fn rules(tools: &[&Tool], text: &mut String) {
+fn rules(tools: &[&Tool], text: &mut String) -> Result<(), String> {
     let names: Vec<String> = (0..tools.len()).map(|index| format!("tool_{index}")).collect();
     let _ = writeln!(text, "call: ({}) \"</function>\\n</tool_call>\"", names.join(" | "));
-    text.push_str("free_text[suffix=\"\\n</parameter>\\n\"]: /(.|\\n)*/\n");
+    text.push_str("free_text[suffix=\"\\n</parameter>\\n\"]: /(.|\\n)*/\nKEY: /[^>\\n]{1,64}/\n");
     for (name, tool) in names.iter().zip(tools) {
-        let mut body = quoted(&format!("<function={}>\n", tool.name));
-        match properties(&tool.parameters) {
-            Some(properties) => {
-                for (index, (key, schema)) in properties.iter().enumerate() {
-                    let rule = format!("{name}_{index}");
-                    let optional = if is_required(&tool.parameters, key) { "" } else { "?" };
-                    let _ = write!(body, " {rule}{optional}");
-                    parameter(&rule, key, schema, &tool.parameters, text);
-                }
-            }
-            None => {
-                body.push_str(" any_parameter*");
-            }
-        }
-        let _ = writeln!(text, "{name}: {body}");
+        let parameters =
+            function(name, &tool.parameters, text).map_err(|e| format!("{e} (function {:?})", tool.name))?;
+        let _ = writeln!(text, "{name}: {}{parameters}", quoted(&format!("<function={}>\n", tool.name)));
     }
-    if text.contains(" any_parameter*") {
-        text.push_str("any_parameter: \"<parameter=\" KEY \">\\n\" free_text\nKEY: /[^>\\n]{1,64}/\n");
-    }
+    Ok(())
 }
 
-/// One parameter with its tags.
-fn parameter(rule: &str, key: &str, schema: &Value, whole: &Value, text: &mut String) {
-    let open = quoted(&format!("<parameter={key}>\n"));
-    let value = match texts(schema) {
-        Texts::All => "free_text".to_owned(),
-        Texts::Some(values) => {
-            let values: Vec<String> = values.iter().map(|value| quoted(&format!("{value}\n</parameter>\n"))).collect();
-            format!("({})", values.join(" | "))
-        }
-        Texts::None => {
-            let _ = writeln!(text, "{rule}_value: %json {}", bounded(&with_definitions(schema, whole)));
-            format!("{rule}_value \"\\n</parameter>\\n\"")
-        }
+/// The parameters of a function, as what follows its name.
+fn function(name: &str, schema: &Value, text: &mut String) -> Result<String, String> {
+    if let Some(object) = schema.as_object() {
+        check_together(object)?;
+    }
+    let mut body = String::new();
+    let Some(properties) = properties(schema) else {
+        let value = match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => return Ok(body),
+            Some(other) => texts::value(name, other, schema, text)?,
+            None => "free_text".to_owned(),
+        };
+        let _ = writeln!(text, "{name}_any: \"<parameter=\" KEY \">\\n\" {value}");
+        let _ = write!(body, " {name}_any*");
+        return Ok(body);
     };
-    let _ = writeln!(text, "{rule}: {open} {value}");
+    for (index, (key, property)) in properties.iter().enumerate() {
+        let rule = format!("{name}_{index}");
+        let optional = if is_required(schema, key) { "" } else { "?" };
+        let _ = write!(body, " {rule}{optional}");
+        let value = texts::value(&rule, property, schema, text).map_err(|e| format!("{e} (parameter {key:?})"))?;
+        let _ = writeln!(text, "{rule}: {} {value}", quoted(&format!("<parameter={key}>\n")));
+    }
+    Ok(body)
 }
 
 /// The properties of an object's schema; `None` where it does not name any.
@@ -77,47 +78,22 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     schema.get("properties").and_then(Value::as_object).filter(|properties| !properties.is_empty())
 }
 
+/// Checks that nothing is said of the parameters together that the form cannot keep.
+fn check_together(schema: &Map<String, Value>) -> Result<(), String> {
+    let kept = ["type", "properties", "required", "additionalProperties"];
+    if let Some(word) = texts::restricting(schema).find(|word| !kept.contains(word)) {
+        return Err(format!("{word:?} of the parameters together"));
+    }
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let named = |key: &&str| schema.get("properties").is_some_and(|properties| properties.get(key).is_some());
+    match required.into_iter().find(|key| !named(key)) {
+        Some(key) => Err(format!("\"required\" with {key:?}, which \"properties\" does not name")),
+        None => Ok(()),
+    }
+}
+
 fn is_required(schema: &Value, key: &str) -> bool {
     schema.get("required").and_then(Value::as_array).is_some_and(|keys| keys.iter().any(|k| k == key))
-}
-
-/// Which texts a schema allows. They are written as they are; all other values are written as JSON.
-enum Texts<'a> {
-    All,
-    Some(Vec<&'a str>),
-    None,
-}
-
-fn texts(schema: &Value) -> Texts<'_> {
-    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-        let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
-        return texts.filter(|texts| !texts.is_empty()).map_or(Texts::None, Texts::Some);
-    }
-    if let Some(value) = schema.get("const") {
-        return value.as_str().map_or(Texts::None, |text| Texts::Some(vec![text]));
-    }
-    let is_text = |kind: &Value| kind == "string";
-    let by_type = match schema.get("type") {
-        Some(Value::Array(kinds)) => kinds.iter().any(is_text),
-        Some(kind) => is_text(kind),
-        None => false,
-    };
-    let any_of = |word| schema.get(word).and_then(Value::as_array);
-    let by_branch = ["anyOf", "oneOf"].into_iter().filter_map(any_of).flatten().any(|s| matches!(texts(s), Texts::All));
-    if by_type || by_branch { Texts::All } else { Texts::None }
-}
-
-/// A part of a schema that can be read without the whole: references go to definitions, which come along.
-fn with_definitions(schema: &Value, whole: &Value) -> Value {
-    let mut schema = schema.clone();
-    if let Value::Object(map) = &mut schema {
-        for word in ["$defs", "definitions"] {
-            if let Some(definitions) = whole.get(word) {
-                map.entry(word).or_insert_with(|| definitions.clone());
-            }
-        }
-    }
-    schema
 }
 
 /// A text as a literal of the grammar.

@@ -93,7 +93,7 @@ impl Grammars {
         let mut alternatives = Vec::new();
         // A call may come in place of an answer that has a form.
         if must_call || (answer.is_some() && !tools.is_empty()) {
-            alternatives.push(self.matcher(lark(&calls::whole(&tools, several, thinks)), "tools")?);
+            alternatives.push(self.matcher(lark(&calls::whole(&tools, several, thinks).map_err(of_tools)?), "tools")?);
         }
         let calls = !alternatives.is_empty();
         if let Some(grammar) = answer {
@@ -107,7 +107,7 @@ impl Grammars {
         if !matches!(choice, ToolChoice::Allowed { .. }) && !tools.iter().any(|tool| tool.strict) {
             return Ok(None);
         }
-        Ok(Some(Form::Calls(Box::new(self.matcher(lark(&calls::behind_opener(&tools)), "tools")?))))
+        Ok(Some(Form::Calls(Box::new(self.matcher(lark(&calls::behind_opener(&tools).map_err(of_tools)?), "tools")?))))
     }
 
     fn matcher(&self, grammar: TopLevelGrammar, field: &str) -> Result<Matcher, ApiError> {
@@ -118,8 +118,7 @@ impl Grammars {
             None => matcher.clone().compute_mask_or_eos().err().map(|e| e.to_string()),
         };
         let Some(error) = broken else { return Ok(matcher) };
-        let message = format!("{field} cannot be enforced: {}", error.lines().next().unwrap_or_default());
-        Err(ApiError { code: Some("invalid_schema"), ..ApiError::field(field, message) })
+        Err(unenforceable(field, error.lines().next().unwrap_or_default()))
     }
 
     /// Those that allow the beginning of the answer that the client gave, behind it.
@@ -136,6 +135,15 @@ impl Grammars {
                        asks for; leave that message out.";
         Err(ApiError::field("messages", message))
     }
+}
+
+fn of_tools(reason: String) -> ApiError {
+    unenforceable("tools", &reason)
+}
+
+fn unenforceable(field: &str, reason: &str) -> ApiError {
+    let message = format!("{field} cannot be enforced: {reason}");
+    ApiError { code: Some("invalid_schema"), ..ApiError::field(field, message) }
 }
 
 /// What a request says of calls: whether they must come, the functions that may be called, and whether several may be.

@@ -6,7 +6,9 @@
 
 mod calls;
 mod grammar;
+mod patterns;
 mod rules;
+mod texts;
 
 pub(crate) use grammar::Grammars;
 pub(crate) use rules::{Marks, Rules};

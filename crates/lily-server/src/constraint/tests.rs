@@ -193,6 +193,139 @@ fn what_cannot_be_compiled_is_refused_with_the_field() {
     assert_eq!(error.status, 400, "{error:?}");
 }
 
+fn one_parameter(schema: &Value) -> Value {
+    json!([{"type": "function", "function": {"name": "get_weather", "parameters": {
+        "type": "object", "properties": {"x": schema}, "required": ["x"],
+        "$defs": {"Name": {"type": "string", "pattern": "^[a-z]+$"}, "Loop": {"$ref": "#/$defs/Loop"}}}}}])
+}
+
+#[test]
+fn a_text_in_a_call_follows_its_schema() {
+    let check = |schema: Value, good: &[&str], bad: &[&str]| {
+        for (text, expect) in good.iter().map(|text| (text, true)).chain(bad.iter().map(|text| (text, false))) {
+            let form = form(json!({"tools": one_parameter(&schema), "tool_choice": "required"}), false);
+            assert_eq!(takes(form, &call(&[("x", text)])), expect, "{text:?} as {schema}");
+        }
+    };
+    let text = |word: &str, value: Value| json!({"type": "string", word: value});
+    check(text("pattern", json!("^[0-9]{3}$")), &["123"], &["12", "1234", "abc", "x123", "123\nx", ""]);
+    check(text("pattern", json!("b+/")), &["b/", "abb/c"], &["", "ac", "b"]);
+    check(text("pattern", json!("^a|\\$$")), &["ab", "5$"], &["ba", "$5"]);
+    check(text("maxLength", json!(3)), &["", "abc", "a\nb", "\u{17d}\u{10f}\u{e1}"], &["abcd", "\n</parameter>\n"]);
+    check(text("minLength", json!(2)), &["ab", "ab\ncd", "a < b > c"], &["", "a"]);
+    check(text("format", json!("date")), &["2026-02-29"], &["2026-13-01", "today", "2026-01-01 "]);
+    check(text("format", json!("uri")), &["https://a.b/c?d#e", "mailto:a@b"], &["a b", "/c"]);
+    check(text("format", json!("ipv4")), &["127.0.0.1"], &["256.0.0.1", "1.2.3"]);
+    check(json!({"$ref": "#/$defs/Name"}), &["abc"], &["\"abc\"", "ABC"]);
+    check(json!({"type": ["string", "null"], "maxLength": 2}), &["ab", "null"], &["abc"]);
+    check(json!({"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "integer"}]}), &["ab", "12"], &["b", "1.5"]);
+    check(json!({"type": ["string", "integer"]}), &["ab", "12", "12 apples"], &["1.5"]);
+    let object = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    check(json!({"anyOf": [{"type": "string"}, object]}), &["ab", "{\"n\": 1}"], &["{\"n\": \"1\"}"]);
+    check(json!({"enum": ["a", 1, null]}), &["a", "1", "null"], &["b", "\"a\"", "2"]);
+    check(json!({"type": "string", "enum": ["a", 1]}), &["a"], &["1"]);
+    check(json!({"const": "a"}), &["a"], &["b", ""]);
+    check(json!({}), &["anything", "{"], &[]);
+}
+
+#[test]
+fn a_keyword_that_a_bound_call_cannot_keep_is_refused_by_name() {
+    let refused = |tools: Value, word: &str| {
+        let strict = || {
+            let mut tools = tools.clone();
+            tools[0]["function"]["strict"] = json!(true);
+            json!({"tools": tools})
+        };
+        let named = json!({"type": "function", "function": {"name": "get_weather"}});
+        let required = json!({"tools": tools, "tool_choice": "required"});
+        for body in [strict(), required, json!({"tools": tools, "tool_choice": named})] {
+            let Err(error) = bench().grammars.form(&request(body), false) else { panic!("{word} is taken") };
+            assert_eq!((error.status, error.param.as_deref()), (400, Some("tools")), "{error:?}");
+            assert!(error.message.contains(&format!("{word:?}")), "{word}: {}", error.message);
+        }
+        assert!(bench().grammars.form(&request(json!({"tools": tools})), false).unwrap().is_none(), "free calls");
+    };
+    for (schema, word) in [
+        (json!({"type": "string", "not": {"const": "a"}}), "not"),
+        (json!({"type": "string", "if": {"minLength": 2}, "then": {"pattern": "a"}}), "if"),
+        (json!({"type": "string", "format": "color"}), "format"),
+        (json!({"type": "string", "pattern": "(?=a)b"}), "pattern"),
+        (json!({"type": "string", "pattern": "a(^b)"}), "pattern"),
+        (json!({"type": "string", "pattern": "^ab$", "maxLength": 1}), "pattern"),
+        (json!({"type": "string", "minLength": 2, "maxLength": 1}), "maxLength"),
+        (json!({"minLength": 2}), "minLength"),
+        (json!({"type": "string", "allOf": [{"minLength": 2}, {"maxLength": 3}]}), "allOf"),
+        (json!({"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}]}), "oneOf"),
+        (json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 3}]}), "minimum"),
+        (json!({"$ref": "#/$defs/Loop"}), "$ref"),
+        (json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}), "uniqueItems"),
+    ] {
+        refused(one_parameter(&schema), word);
+    }
+    for (word, value) in [
+        ("anyOf", json!([{"required": ["x"]}])),
+        ("not", json!({"required": ["x"]})),
+        ("minProperties", json!(1)),
+        ("patternProperties", json!({"^a": {"type": "string"}})),
+        ("dependentRequired", json!({"x": ["y"]})),
+        ("required", json!(["y"])),
+    ] {
+        let mut tools = one_parameter(&json!({"type": "string"}));
+        tools[0]["function"]["parameters"][word] = value;
+        refused(tools, word);
+    }
+}
+
+#[test]
+fn parameters_without_names_are_what_the_schema_says_of_them() {
+    let check = |additional: Value, text: &str, expect: bool| {
+        let parameters = json!({"type": "object", "additionalProperties": additional});
+        let tools = json!([{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]);
+        let form = form(json!({"tools": tools, "tool_choice": "required"}), false);
+        assert_eq!(takes(form, text), expect, "{text} as {additional}");
+    };
+    check(json!(false), &call(&[]), true);
+    check(json!(false), &call(&[("a", "b")]), false);
+    check(json!({"type": "string", "maxLength": 2}), &call(&[("a", "b"), ("c", "de")]), true);
+    check(json!({"type": "string", "maxLength": 2}), &call(&[("a", "bcd")]), false);
+    check(json!({"type": "integer"}), &call(&[("a", "b")]), false);
+}
+
+#[test]
+fn a_keyword_that_an_answer_cannot_keep_is_refused_by_name() {
+    for (word, value) in [
+        ("not", json!({"required": ["b"]})),
+        ("if", json!({"required": ["b"]})),
+        ("then", json!({"required": ["c"]})),
+        ("else", json!({"required": ["c"]})),
+        ("propertyNames", json!({"maxLength": 3})),
+        ("dependencies", json!({"a": ["b"]})),
+        ("dependentRequired", json!({"a": ["b"]})),
+        ("dependentSchemas", json!({"a": {"required": ["b"]}})),
+        ("unevaluatedProperties", json!(false)),
+        ("uniqueItems", json!(true)),
+        ("contains", json!({"type": "integer"})),
+        ("minContains", json!(2)),
+        ("maxContains", json!(2)),
+        ("unevaluatedItems", json!(false)),
+        ("$dynamicRef", json!("#a")),
+        ("$recursiveRef", json!("#")),
+    ] {
+        let plain = json!({"type": ["object", "array"]});
+        let mut with = plain.clone();
+        with[word] = value;
+        // At the top, and within.
+        for schema in [with.clone(), json!({"type": "object", "properties": {"p": with}, "required": ["p"]})] {
+            let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+            let Err(error) = bench().grammars.form(&request(json!({"response_format": format})), false) else {
+                panic!("{word} is taken")
+            };
+            assert_eq!((error.status, error.param.as_deref()), (400, Some("response_format")), "{error:?}");
+            assert!(error.message.contains(&format!("{word:?}")), "{word}: {}", error.message);
+        }
+    }
+}
+
 #[test]
 fn a_beginning_of_the_answer_must_fit() {
     let begun = |prefill: Prefill| {
