@@ -1,8 +1,8 @@
 //! What may be generated next: masks over the vocabulary, and those who make them.
 //!
 //! A [`Constraint`] follows the tokens of one text and says before each which ones may come: a grammar, a budget for
-//! thinking, a call that must be made. The decode loop asks it while the device computes the logits. Grammars themselves
-//! are the work of the layers above.
+//! thinking, a call that must be made. The decode loop asks it between the submission of a step and the wait for it, so that a
+//! GPU works meanwhile; the CPU backend has computed the step by then. Grammars themselves are the work of the layers above.
 
 const WORD_BITS: usize = u32::BITS as usize;
 
@@ -90,7 +90,7 @@ pub struct ConstraintError(pub String);
 /// Follows one text and says what may come next.
 pub trait Constraint: Send {
     /// The tokens that may come next, those that end the text among them; `None` is all of them. Called once per token,
-    /// while the device computes its logits.
+    /// while a GPU computes its logits.
     ///
     /// # Errors
     /// If it cannot say.

@@ -68,6 +68,39 @@ fn a_call_that_is_required_comes_and_fits_the_tool() {
 }
 
 #[test]
+fn texts_of_a_call_follow_the_schema_and_what_cannot_be_kept_is_refused() {
+    let server = Setup::default().start();
+    let body = |seed: u64, properties: Value| {
+        let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
+        let parameters = json!({"type": "object", "properties": properties, "required": required});
+        let tools = json!([{"type": "function", "function": {"name": "note", "parameters": parameters}}]);
+        let more =
+            json!({"tools": tools, "tool_choice": "required", "parallel_tool_calls": false, "enable_thinking": false});
+        with(with(chat("Hello!"), hot(seed)), more)
+    };
+    let limited = json!({"code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$", "maxLength": 8},
+        "text": {"type": "string", "minLength": 3, "maxLength": 20},
+        "amount": {"anyOf": [{"type": "string", "maxLength": 5}, {"type": "integer"}]}});
+    for seed in 1..=6 {
+        let answer = ask(&server, &body(seed, limited.clone()));
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap_or_default())
+            .unwrap_or_else(|e| panic!("{e}: {answer}"));
+        let code = arguments["code"].as_str().unwrap();
+        let digits = &code[3..];
+        assert!(code[..2].bytes().all(|c| c.is_ascii_uppercase()) && &code[2..3] == "-", "{code}");
+        assert!((1..=5).contains(&digits.len()) && digits.bytes().all(|c| c.is_ascii_digit()), "{code}");
+        assert!((3..=20).contains(&arguments["text"].as_str().unwrap().chars().count()), "{arguments}");
+        let amount = &arguments["amount"];
+        assert!(amount.is_i64() || amount.as_str().is_some_and(|text| text.chars().count() <= 5), "{arguments}");
+    }
+    let refused =
+        server.post("/v1/chat/completions", &body(1, json!({"x": {"type": "string", "not": {"const": "a"}}})));
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("\"not\""), "{}", refused.text());
+}
+
+#[test]
 fn a_call_that_is_not_allowed_does_not_come() {
     let server = Setup::default().start();
     let question = "What is the weather in Paris for 3 days?";

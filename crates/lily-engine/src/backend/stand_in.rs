@@ -31,6 +31,9 @@ pub trait Behaviour: Send + 'static {
     /// Those of the CPU, and those that are to happen.
     fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError>;
 
+    /// Called when what was submitted is waited for.
+    fn waited(&mut self) {}
+
     /// State buffers of a new session.
     ///
     /// # Errors
@@ -102,6 +105,9 @@ impl<B: Behaviour> Backend for Loaded<B> {
     }
 
     fn wait_until(&mut self, under_way: usize) -> Result<(), BackendError> {
+        if self.under_way > under_way {
+            self.behaviour.waited();
+        }
         self.under_way = self.under_way.min(under_way);
         Ok(())
     }

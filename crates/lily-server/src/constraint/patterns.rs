@@ -6,12 +6,12 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
-/// Texts with a tag that could end the value or the call.
-pub(super) const TAG: &str = r"(?s:.*)</?(tool_call|function|parameter)(?s:.*)";
+/// What no text holds behind `<`: it could end the value or the call.
+const TAGS: [&str; 6] = ["/tool_call", "/function", "/parameter", "tool_call", "function", "parameter"];
 /// Texts that are numbers.
-pub(super) const NUMBER: &str = r"\s*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?\s*";
-/// Texts that begin as a list or an object does.
-pub(super) const PARTS: &str = r"\s*[\[{](?s:.*)";
+const NUMBER: &str = r"\s*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?\s*";
+/// Texts that do not begin as a list or an object does.
+const NO_PARTS: &str = r"\s*([^\s\[{](?s:.*))?";
 /// Steps after which it is left to the answer whether any text matches.
 const STEPS_MAX: u64 = 10_000;
 
@@ -37,7 +37,10 @@ pub(super) fn of(schema: &Map<String, Value>) -> Result<Vec<String>, String> {
     }
     let length = |word: &str| match schema.get(word) {
         None => Ok(None),
-        Some(length) => length.as_u64().map(Some).ok_or_else(|| format!("{word:?} {length}")),
+        Some(length) => match length.as_u64().and_then(|length| u32::try_from(length).ok()) {
+            Some(length) => Ok(Some(length)),
+            None => Err(format!("{word:?} {length}")),
+        },
     };
     let (least, most) = (length("minLength")?.unwrap_or(0), length("maxLength")?);
     if most.is_some_and(|most| most < least) {
@@ -49,24 +52,42 @@ pub(super) fn of(schema: &Map<String, Value>) -> Result<Vec<String>, String> {
     Ok(patterns)
 }
 
-/// The terminal of the texts that match all of `patterns` and none of `unlike`.
+/// The terminal of the texts that match all of `patterns` and hold no tag of the form; nor are they whole `numbers`, nor begin
+/// they as `parts` do, where those are told apart from them.
 ///
 /// # Errors
 /// If no text does.
-pub(super) fn terminal(patterns: &[String], unlike: &[&str]) -> Result<String, String> {
+pub(super) fn terminal(patterns: &[String], numbers: bool, parts: bool) -> Result<String, String> {
+    // What can be said without a complement is: then a text that is over is seen to be at once, however long it might be.
+    let no_tags = format!("[^<]*(<{})*", behind(&TAGS));
+    let mut all: Vec<&str> = patterns.iter().map(String::as_str).chain([no_tags.as_str()]).collect();
+    all.extend(parts.then_some(NO_PARTS));
     let regex = |text: &str| RegexAst::Regex(text.to_owned());
-    let any = patterns.is_empty().then(|| "(?s:.*)".to_owned());
-    let patterns: Vec<&String> = patterns.iter().chain(&any).collect();
-    let all = patterns.iter().map(|text| regex(text));
-    let none = unlike.iter().map(|text| RegexAst::Not(Box::new(regex(text))));
+    let none = numbers.then(|| RegexAst::Not(Box::new(regex(NUMBER))));
     let mut builder = RegexBuilder::new();
-    let whole = builder.mk(&RegexAst::And(all.chain(none).collect())).map_err(|error| error.to_string())?;
+    let both = RegexAst::And(all.iter().map(|text| regex(text)).chain(none).collect());
+    let whole = builder.mk(&both).map_err(|error| error.to_string())?;
     if builder.to_regex_limited(whole, STEPS_MAX).is_ok_and(|mut regex| regex.always_empty()) {
         return Err("\"pattern\", \"format\" and lengths that no text has".into());
     }
-    let all = patterns.iter().map(|text| format!("/{}/", regex_to_lark(text, "")));
-    let none = unlike.iter().map(|text| format!("~/{}/", regex_to_lark(text, "")));
+    let all = all.iter().map(|text| format!("/{}/", regex_to_lark(text, "")));
+    let none = numbers.then(|| format!("~/{}/", regex_to_lark(NUMBER, "")));
     Ok(all.chain(none).collect::<Vec<_>>().join(" & "))
+}
+
+/// Texts without `<` that begin with none of `words`.
+fn behind(words: &[&str]) -> String {
+    let mut firsts: Vec<char> = words.iter().filter_map(|word| word.chars().next()).collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    let mut ways = vec![format!("[^<{}][^<]*", firsts.iter().collect::<String>())];
+    for first in firsts {
+        let rest: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix(first)).collect();
+        if !rest.contains(&"") {
+            ways.push(format!("{first}{}", behind(&rest)));
+        }
+    }
+    format!("({})?", ways.join("|"))
 }
 
 /// The terminal of the values of a type without parts.

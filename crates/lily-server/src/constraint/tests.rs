@@ -212,6 +212,16 @@ fn a_text_in_a_call_follows_its_schema() {
     check(text("pattern", json!("b+/")), &["b/", "abb/c"], &["", "ac", "b"]);
     check(text("pattern", json!("^a|\\$$")), &["ab", "5$"], &["ba", "$5"]);
     check(text("maxLength", json!(3)), &["", "abc", "a\nb", "\u{17d}\u{10f}\u{e1}"], &["abcd", "\n</parameter>\n"]);
+    let limit = json!(100_000);
+    let tags = ["</parameter>", "a</function>", "<<tool_call>", "\n</parameter>\n"];
+    check(text("maxLength", limit.clone()), &["", "abc", "<p>a</p>", "</param", "a < b", "\n</"], &tags);
+    check(
+        json!({"type": "string", "pattern": "b", "minLength": 3, "maxLength": limit}),
+        &["abc", "a</b>\n"],
+        &["ab", "aaa"],
+    );
+    check(json!({"type": ["string", "integer", "array"], "maxLength": limit}), &["ab", "", "7", "[7]"], &["7.5", "[7"]);
+    check(text("pattern", json!(r"^\d+/\/$")), &["1//"], &["1/", "\u{663}//"]);
     check(text("minLength", json!(2)), &["ab", "ab\ncd", "a < b > c"], &["", "a"]);
     check(text("format", json!("date")), &["2026-02-29"], &["2026-13-01", "today", "2026-01-01 "]);
     check(text("format", json!("uri")), &["https://a.b/c?d#e", "mailto:a@b"], &["a b", "/c"]);
@@ -254,6 +264,7 @@ fn a_keyword_that_a_bound_call_cannot_keep_is_refused_by_name() {
         (json!({"type": "string", "pattern": "^ab$", "maxLength": 1}), "pattern"),
         (json!({"type": "string", "minLength": 2, "maxLength": 1}), "maxLength"),
         (json!({"minLength": 2}), "minLength"),
+        (json!({"type": "string", "maxLength": 1_u64 << 40}), "maxLength"),
         (json!({"type": "string", "allOf": [{"minLength": 2}, {"maxLength": 3}]}), "allOf"),
         (json!({"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}]}), "oneOf"),
         (json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 3}]}), "minimum"),

@@ -268,10 +268,7 @@ impl Ways {
         let upper = rule.to_uppercase();
         let mut ways: Vec<String> = Vec::new();
         for (index, patterns) in self.texts.iter().enumerate() {
-            let mut unlike = vec![patterns::TAG];
-            unlike.extend(whole_numbers.then_some(patterns::NUMBER));
-            unlike.extend((!self.json.is_empty()).then_some(patterns::PARTS));
-            let text = patterns::terminal(patterns, &unlike)?;
+            let text = patterns::terminal(patterns, whole_numbers, !self.json.is_empty())?;
             let _ = writeln!(grammar, "{upper}_TEXT_{index}: ({text}) {CLOSER}");
             ways.push(format!("{upper}_TEXT_{index}"));
         }
