@@ -36,7 +36,8 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// The plan of a model in `available_bytes` (`None`: unknown). The model and one session are planned whatever there is;
-    /// what is left goes to remembered prefixes first and then to further sessions, up to what is asked.
+    /// what is left goes to remembered prefixes, half of it where there are to be further sessions, and then to these, up to
+    /// what is asked.
     pub fn new(checkpoint: &Checkpoint, model: &Model, asked: Asked, available_bytes: Option<usize>) -> Self {
         let kv_bytes = model.shape.kv_bytes_per_token() * model.context_tokens;
         let state_bytes = model.table.bytes(|h| matches!(h, Home::State));
@@ -50,7 +51,8 @@ impl MemoryPlan {
             scratch_bytes: model.table.bytes(|h| matches!(h, Home::Scratch | Home::Vector(_))),
         };
         let left_bytes = |plan: &Self| available_bytes.map_or(usize::MAX, |all| all.saturating_sub(plan.total_bytes()));
-        plan.cache_bytes = asked.cache_bytes.min(left_bytes(&plan));
+        let share = if asked.sessions > 1 { 2 } else { 1 };
+        plan.cache_bytes = asked.cache_bytes.min(left_bytes(&plan) / share);
         plan.sessions = 1 + (left_bytes(&plan) / state_bytes.max(1)).min(asked.sessions.saturating_sub(1));
         plan
     }

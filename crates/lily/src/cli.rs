@@ -197,9 +197,9 @@ pub struct ServeArgs {
     #[arg(long, env = "LILY_SESSIONS", hide_env_values = true, value_name = "N", default_value_t = 4,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     pub sessions: usize,
-    /// Memory for remembered prompts, such as 512M or 2G; 0 remembers none
+    /// Memory for remembered prompts, such as 512M or 2G, as far as there is so much; 0 remembers none
     #[arg(long, env = "LILY_CACHE_BYTES", hide_env_values = true, value_name = "BYTES", value_parser = parse_bytes,
-          default_value = "512M")]
+          default_value = "4G")]
     pub cache_bytes: usize,
     /// Directory that keeps remembered prompts over restarts
     #[arg(long, env = "LILY_CACHE_DIR", hide_env_values = true, value_name = "DIR")]

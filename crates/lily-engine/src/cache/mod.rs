@@ -48,9 +48,9 @@ pub struct CacheOptions {
 }
 
 impl Default for CacheOptions {
-    /// 512 MiB of memory, no directory, and 16 GiB in one.
+    /// 4 GiB of memory, which is five conversations of 32K tokens of the published model, no directory, and 16 GiB in one.
     fn default() -> Self {
-        Self { bytes: 512 << 20, dir: None, dir_bytes: 16 << 30 }
+        Self { bytes: 4 << 30, dir: None, dir_bytes: 16 << 30 }
     }
 }
 

@@ -345,6 +345,32 @@ fn a_model_in_the_binary_opens_like_one_on_disk() {
     assert_refused("nothing", Checkpoint::embedded(&[]), &["(built-in model)", "no weight files"]);
 }
 
+/// What a model and one session leave: half of it for remembered prefixes where further sessions are asked for.
+#[test]
+fn what_is_left_is_shared() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("model");
+    synth(&tiny_shape(), &path, &SynthOptions::default(), &mut |_| {}).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let model = Model::new(&checkpoint.weights, crate::model::Traits::CPU, 16, 128);
+    let plan = |sessions, cache_bytes, available| {
+        MemoryPlan::new(&checkpoint, &model, Asked { sessions, cache_bytes }, available)
+    };
+    let least = plan(1, 0, None);
+    let one = least.kv_bytes + least.recurrent_bytes;
+    let available = Some(least.total_bytes() + 6 * one);
+    for (sessions, cache_bytes, want) in [
+        (1, usize::MAX, (1, 6 * one)),
+        (2, usize::MAX, (2, 3 * one)),
+        (9, usize::MAX, (4, 3 * one)),
+        (9, one, (6, one)),
+    ] {
+        let plan = plan(sessions, cache_bytes, available);
+        assert_eq!((plan.sessions, plan.cache_bytes), want, "{sessions} sessions");
+        assert!(plan.total_bytes() <= available.unwrap());
+    }
+}
+
 #[test]
 fn the_report() {
     let mut shape = tiny_shape();
