@@ -40,6 +40,10 @@ pub(crate) const SAMPLING: &[Field] = &[
     only("allowed_token_ids", &[], "tokens cannot be named; use a grammar, or logit_bias"),
     only("include_stop_str_in_output", &["false"], "stop strings are not in answers"),
     only("n_predict", &["-1"], "this API has another name for the most tokens"),
+    only("repeat_last_n", &["-1"], "penalties count the whole text"),
+    only("repetition_context_size", &[], "penalties count the whole text"),
+    only("top_n_sigma", &["-1", "0"], "there is no top-n-sigma sampling; use min_p"),
+    only("truncate_prompt_tokens", &[], "a prompt that is too long is refused; send a shorter one"),
 ];
 
 /// What would make another prompt of a conversation.

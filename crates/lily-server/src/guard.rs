@@ -27,15 +27,20 @@ const REQUEST_ID_BYTES: usize = 128;
 /// What anybody may read.
 const PUBLIC: [&str; 3] = ["/", "/health", "/ready"];
 
-/// The id of a request, in its log lines and in the answer's headers.
+/// What is known of a request before anything of its body has come.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestId(pub(crate) String);
+pub(crate) struct Passage {
+    /// Its id, in its log lines and in the answer's headers.
+    pub(crate) id: String,
+    /// When its head had come.
+    pub(crate) arrived: Instant,
+}
 
 /// Gives a request its id, counts and logs it. Nothing of a body, a query or a header is logged.
 pub(crate) async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let start = Instant::now();
+    let arrived = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| app.ids.next("req_"));
-    request.extensions_mut().insert(RequestId(id.clone()));
+    request.extensions_mut().insert(Passage { id: id.clone(), arrived });
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let mut response = next.run(request).await;
@@ -45,7 +50,7 @@ pub(crate) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     }
     let status = response.status().as_u16();
     app.metrics.answered(&route, status);
-    let ms = start.elapsed().as_millis() as u64;
+    let ms = arrived.elapsed().as_millis() as u64;
     tracing::info!(target: "lily::http", %id, %method, route, status, ms);
     response
 }

@@ -71,11 +71,13 @@ impl Metrics {
             cache_entries: maker.gauge("lily_prefix_cache_entries", "Entries of the prefix cache"),
             cache_queries: maker.counter("lily_prefix_cache_queries_total", "Prompt tokens looked for in the cache"),
             cache_hits: maker.counter("lily_prefix_cache_hits_total", "Prompt tokens found in the cache"),
-            prompt_tokens: maker.counter("lily_prompt_tokens_total", "Prompt tokens of generations that ended"),
+            prompt_tokens: maker
+                .counter("lily_prompt_tokens_total", "Prompt tokens of generations that were begun and ended"),
             generation_tokens: maker.counter("lily_generation_tokens_total", "Tokens generated"),
-            first_token: maker.histogram("lily_time_to_first_token_seconds", "From the request to its first token"),
+            first_token: maker
+                .histogram("lily_time_to_first_token_seconds", "From the request's head to its first token"),
             between_tokens: maker.histogram("lily_inter_token_latency_seconds", "From one token to the next"),
-            request: maker.histogram("lily_request_duration_seconds", "From the request to its last token"),
+            request: maker.histogram("lily_request_duration_seconds", "From the request's head to its last token"),
             handle: recorder.handle(),
             recorder,
         }

@@ -55,7 +55,7 @@ pub(crate) fn prepare(model: &ServedModel, request: &Request, call_prefix: Strin
     let request = generate::Request {
         prompt: prompt.tokens,
         boundaries: prompt.boundaries,
-        sampling: sampling(model, request),
+        sampling: sampling(&model.sampling, model.marks.tool_call, request),
         vocab: model.vocab,
         stop_ids,
         max_tokens: request.max_tokens,
@@ -177,14 +177,14 @@ fn refused(error: &PromptError) -> ApiError {
     }
 }
 
-/// The checkpoint's sampling, overlaid with the request's.
-fn sampling(model: &ServedModel, request: &Request) -> SamplingParams {
-    let (base, asked): (&SamplingParams, &Sampling) = (&model.sampling, &request.sampling);
+/// The checkpoint's sampling, overlaid with the request's; `tool_call` opens a call.
+fn sampling(base: &SamplingParams, tool_call: Option<u32>, request: &Request) -> SamplingParams {
+    let asked: &Sampling = &request.sampling;
     let mut logit_bias = asked.logit_bias.clone();
     if let Input::Chat(chat) = &request.input
         && !chat.tools.is_empty()
         && chat.tool_choice == ToolChoice::None
-        && let Some(token) = model.marks.tool_call
+        && let Some(token) = tool_call
     {
         logit_bias.insert(token, NEVER);
     }
@@ -228,4 +228,59 @@ fn wants_form(request: &Request) -> bool {
         Input::Text { .. } => false,
     };
     calls || request.format != lily_api::request::ResponseFormat::Text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lily_api::error::Api;
+    use std::collections::BTreeMap;
+
+    /// A value of its own for every field, so that one that is dropped or takes another's place is seen.
+    #[test]
+    fn what_a_request_asks_of_the_sampler_gets_there_field_by_field() {
+        let base = SamplingParams {
+            temperature: 0.11,
+            top_k: 12,
+            top_p: 0.13,
+            min_p: 0.14,
+            presence_penalty: 0.15,
+            frequency_penalty: 0.16,
+            repetition_penalty: 1.17,
+            logit_bias: BTreeMap::new(),
+            seed: None,
+        };
+        let asked = |more: Value| {
+            let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            sampling(&base, Some(7), &lily_api::parse(Api::Chat, body.to_string().as_bytes()).unwrap())
+        };
+        assert_eq!(asked(json!({})), base, "what is not asked for is the checkpoint's");
+        let all = json!({
+            "temperature": 0.21, "top_k": 22, "top_p": 0.23, "min_p": 0.24, "presence_penalty": 0.25,
+            "frequency_penalty": 0.26, "repetition_penalty": 1.27, "logit_bias": {"28": 2.8}, "seed": 29,
+        });
+        let expected = SamplingParams {
+            temperature: 0.21,
+            top_k: 22,
+            top_p: 0.23,
+            min_p: 0.24,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.26,
+            repetition_penalty: 1.27,
+            logit_bias: BTreeMap::from([(28, 2.8)]),
+            seed: Some(29),
+        };
+        assert_eq!(asked(all.clone()), expected);
+        // Each alone leaves the others as they are.
+        let alone = |name: &str| asked(json!({name: all[name]}));
+        assert_eq!(alone("min_p"), SamplingParams { min_p: 0.24, ..base.clone() });
+        assert_eq!(alone("presence_penalty"), SamplingParams { presence_penalty: 0.25, ..base.clone() });
+        assert_eq!(alone("frequency_penalty"), SamplingParams { frequency_penalty: 0.26, ..base.clone() });
+        assert_eq!(alone("repetition_penalty"), SamplingParams { repetition_penalty: 1.27, ..base.clone() });
+        // A call that may not be made cannot be begun.
+        let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+        let without_calls = asked(json!({"tools": tool, "tool_choice": "none"}));
+        assert_eq!(without_calls.logit_bias, BTreeMap::from([(7, NEVER)]));
+    }
 }

@@ -5,6 +5,7 @@
 
 use crate::app::App;
 use crate::explain;
+use crate::guard::Passage;
 use crate::memory::Memory;
 use crate::prepare::Prepared;
 use lily_api::error::{ApiError, ErrorKind};
@@ -41,11 +42,11 @@ impl Drop for Turn {
     }
 }
 
-/// Starts a job; `request_id` names it in the log.
+/// Starts a job for a request.
 ///
 /// # Errors
 /// The scheduler does not take it.
-pub(crate) fn start(app: &Arc<App>, prepared: Prepared, logprobs: bool, request_id: String) -> Result<Turn, ApiError> {
+pub(crate) fn start(app: &Arc<App>, prepared: Prepared, logprobs: bool, passage: Passage) -> Result<Turn, ApiError> {
     let Prepared { job, parser, memory } = prepared;
     let (sender, messages) = unbounded_channel();
     let mut reader = Reader {
@@ -54,11 +55,11 @@ pub(crate) fn start(app: &Arc<App>, prepared: Prepared, logprobs: bool, request_
         memory,
         logprobs,
         sender,
-        request_id,
+        passage,
         explained: app.options.explain_cache.then(|| job.request.prompt.clone()),
-        arrived: Instant::now(),
+        submitted: Instant::now(),
         last_token: None,
-        queue_seconds: 0.0,
+        queue_seconds: None,
     };
     let model = app.model_for_work()?;
     match model.scheduler.submit(job, Box::new(move |event| reader.take(event))) {
@@ -74,18 +75,20 @@ struct Reader {
     memory: Option<Memory>,
     logprobs: bool,
     sender: UnboundedSender<Message>,
-    request_id: String,
+    /// Where the request came from: its name in the log, and when it came.
+    passage: Passage,
     /// The prompt, where the cache's work is to be explained.
     explained: Option<Vec<u32>>,
-    arrived: Instant,
+    submitted: Instant,
     last_token: Option<Instant>,
-    queue_seconds: f64,
+    /// How long it waited for a session; none while it waits.
+    queue_seconds: Option<f64>,
 }
 
 impl Reader {
     fn take(&mut self, event: JobEvent) -> ControlFlow<Halt> {
         match event {
-            JobEvent::Started { queue_seconds } => self.queue_seconds = queue_seconds,
+            JobEvent::Started { queue_seconds } => self.queue_seconds = Some(queue_seconds),
             JobEvent::Prefill { .. } => {}
             JobEvent::Token { token, top } => {
                 self.time_token();
@@ -102,7 +105,7 @@ impl Reader {
     fn time_token(&mut self) {
         let now = Instant::now();
         match self.last_token.replace(now) {
-            None => self.app.metrics.first_token.record(now - self.arrived),
+            None => self.app.metrics.first_token.record(now - self.passage.arrived),
             Some(last) => self.app.metrics.between_tokens.record(now - last),
         }
     }
@@ -151,12 +154,7 @@ impl Reader {
         let end = match end {
             Ok(summary) => Ok(self.finish(&summary)),
             Err(error) => {
-                let words = match &error {
-                    // Its own words may quote the text; its place is logged where it happens.
-                    JobError::Panicked { .. } => "a bug of lily".to_owned(),
-                    error => error.to_string(),
-                };
-                tracing::error!(target: "lily::jobs", id = %self.request_id, error = words, "generation failed");
+                tracing::error!(target: "lily::jobs", id = %self.passage.id, error = %error, "generation failed");
                 Err(failed(&error))
             }
         };
@@ -188,7 +186,7 @@ impl Reader {
             reasoning_tokens: self.parser.reasoning_tokens(),
         };
         let timings = Timings {
-            queue_ms: self.queue_seconds * 1e3,
+            queue_ms: self.queue_seconds.unwrap_or_default() * 1e3,
             prompt_ms: summary.prefill_seconds * 1e3,
             predicted_ms: summary.decode_seconds * 1e3,
             cache,
@@ -199,8 +197,9 @@ impl Reader {
     /// Writes the job into figures and log.
     fn count(&self, end: &Result<Summary, JobError>) {
         let metrics = &self.app.metrics;
-        metrics.request.record(self.arrived.elapsed());
-        self.app.pace.job_took(self.arrived.elapsed());
+        metrics.request.record(self.passage.arrived.elapsed());
+        // How long others will wait does not depend on how slowly this one's body came.
+        self.app.pace.job_took(self.submitted.elapsed());
         let Ok(summary) = end else {
             metrics.finished("error");
             return;
@@ -211,17 +210,20 @@ impl Reader {
             Reason::Cancelled => "cancelled",
         };
         metrics.finished(reason);
-        metrics.prompt_tokens.increment(summary.prompt_tokens as u64);
-        metrics.generation_tokens.increment(summary.generated_tokens as u64);
-        metrics.cache_queries.increment(summary.prompt_tokens as u64);
-        metrics.cache_hits.increment(summary.reuse.tokens() as u64);
+        // Nobody looked for the prompt of one that left the queue, or computed anything of it.
+        if self.queue_seconds.is_some() {
+            metrics.prompt_tokens.increment(summary.prompt_tokens as u64);
+            metrics.generation_tokens.increment(summary.generated_tokens as u64);
+            metrics.cache_queries.increment(summary.prompt_tokens as u64);
+            metrics.cache_hits.increment(summary.reuse.tokens() as u64);
+        }
         tracing::info!(
-            target: "lily::jobs", id = %self.request_id, reason, prompt = summary.prompt_tokens,
+            target: "lily::jobs", id = %self.passage.id, reason, prompt = summary.prompt_tokens,
             cached = summary.reuse.tokens(), generated = summary.generated_tokens,
             prefill_ms = (summary.prefill_seconds * 1e3) as u64, decode_ms = (summary.decode_seconds * 1e3) as u64,
         );
         if let (Some(prompt), Ok(model)) = (&self.explained, self.app.model()) {
-            explain::log(&self.request_id, prompt, &summary.reuse, &model.prompter);
+            explain::log(&self.passage.id, prompt, &summary.reuse, &model.prompter);
         }
     }
 }
@@ -230,7 +232,7 @@ impl Reader {
 fn failed(error: &JobError) -> ApiError {
     let kind = match error {
         JobError::ShutDown => ErrorKind::Unavailable,
-        JobError::Generate(_) | JobError::Panicked { .. } => ErrorKind::Internal,
+        JobError::Generate(_) | JobError::Panicked => ErrorKind::Internal,
     };
     ApiError::new(kind, format!("The generation failed: {error}."))
 }

@@ -52,6 +52,35 @@ fn completions_continue_plain_text() {
     assert_eq!(ask(&server, "/v1/completions", &with(body, json!({"prompt": tokens})))["choices"][0]["text"], ANSWER);
 }
 
+/// The text of a stream, whose API it is.
+fn text_of(events: &[Value]) -> String {
+    let delta = |event: &Value| {
+        let of_chat = event["choices"][0]["delta"]["content"].as_str().or(event["choices"][0]["text"].as_str());
+        let of_responses = || event["delta"].as_str().filter(|_| event["type"] == "response.output_text.delta");
+        let of_messages = || event["delta"]["text"].as_str();
+        of_chat.or_else(of_responses).or_else(of_messages).map(str::to_owned)
+    };
+    events.iter().filter_map(delta).collect()
+}
+
+#[test]
+fn stop_strings_end_the_answers_of_every_route() {
+    let server = Setup::default().start();
+    let prompt = server.post("/apply-template", &common::chat(QUESTION)).json()["prompt"].clone();
+    let plain = json!({"prompt": prompt, "temperature": 0, "max_tokens": 50});
+    let stop = |name: &str| json!({name: [" of", "Paris"]});
+    for (path, body, text) in [
+        ("/v1/chat/completions", with(common::chat(QUESTION), stop("stop")), "/choices/0/message/content"),
+        ("/v1/completions", with(plain, stop("stop")), "/choices/0/text"),
+        ("/v1/responses", with(responses(), stop("stop")), "/output/0/content/0/text"),
+        ("/v1/messages", with(messages(), stop("stop_sequences")), "/content/0/text"),
+    ] {
+        let whole = ask(&server, path, &body);
+        assert_eq!(whole.pointer(text), Some(&json!("The capital")), "{path}: {whole}");
+        assert_eq!(text_of(&server.stream(path, &body).values()), "The capital", "{path}");
+    }
+}
+
 #[test]
 fn messages_speak_as_anthropic_does() {
     let server = Setup::default().start();

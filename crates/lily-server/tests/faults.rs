@@ -4,6 +4,7 @@ mod common;
 
 use common::device::Trouble;
 use common::{Events, Faults, Running, Setup, busy, chat, with};
+use lily_server::StartError;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -91,6 +92,21 @@ fn broken_logits_are_an_error_and_the_next_request_is_answered() {
         }
     }
     assert_eq!(server.figure("lily_requests_finished_total{reason=\"error\"}"), failed);
+}
+
+#[test]
+fn a_device_that_fails_at_the_warm_up_serves_nothing() {
+    let faults = Faults::default();
+    faults.plan(Trouble::Fails, 0);
+    let Err(error) = (Setup { faults: Some(faults.clone()), ..Setup::default() }).try_model() else {
+        panic!("a model whose device fails was served");
+    };
+    assert!(matches!(error, StartError::WarmUp(_)), "{error:?}");
+    assert!(
+        error.to_string().starts_with("the warm-up failed: ") && error.to_string().contains("as planned"),
+        "{error}"
+    );
+    assert_eq!(faults.struck(), 1);
 }
 
 /// The device changes the state of all sessions of a step in place, so none of them can go on from it.

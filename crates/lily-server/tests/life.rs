@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Setup, busy, chat, endless, with};
+use common::{Faults, Setup, busy, chat, endless, with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,54 @@ fn a_client_that_leaves_the_queue_is_forgotten() {
     server.wait_for("lily_requests_waiting", 1.0, SOON);
     drop(second);
     server.wait_for("lily_requests_waiting", 0.0, SOON);
+    server.wait_for("lily_requests_finished_total{reason=\"cancelled\"}", 1.0, SOON);
+    // Its prompt was not looked for.
+    let counted = || ["lily_prefix_cache_queries_total", "lily_prompt_tokens_total"].map(|name| server.figure(name));
+    assert_eq!(counted(), [0.0, 0.0]);
     drop(first);
     server.wait_for("lily_requests_running", 0.0, SOON);
+    server.wait_for("lily_requests_finished_total{reason=\"cancelled\"}", 2.0, SOON);
+    assert!(counted().iter().all(|tokens| (1.0..100.0).contains(tokens)), "of the first: {:?}", counted());
+}
+
+/// The device is held inside a chunk while the client leaves; the chunk is the last one.
+#[test]
+fn a_client_that_leaves_during_its_prompt_ends_it_within_a_chunk() {
+    let faults = Faults::default();
+    let server = Setup { faults: Some(faults.clone()), ..Setup::default() }.start();
+    let hold = faults.hold_prompts();
+    let mut client = server.connect();
+    let mut body = chat(&"word ".repeat(1500)); // three chunks of 512 tokens at least
+    body["stream"] = true.into();
+    client.ask("POST", "/v1/chat/completions", &[], Some(body.to_string().as_bytes()));
+    let start = Instant::now();
+    while faults.chunks() == 0 {
+        assert!(start.elapsed() < SOON, "no chunk came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(client);
+    std::thread::sleep(Duration::from_secs(1)); // far more than the server needs to see it
+    drop(hold);
+    server.wait_for("lily_requests_finished_total{reason=\"cancelled\"}", 1.0, SOON);
+    server.wait_for("lily_requests_running", 0.0, SOON);
+    assert_eq!(faults.chunks(), 1);
+    assert_eq!(server.figure("lily_generation_tokens_total"), 0.0);
+}
+
+/// What a client waits for begins with its request, not with its job.
+#[test]
+fn times_are_measured_from_the_arrival() {
+    let server = Setup::default().start();
+    let body = with(chat("What is the capital of France?"), json!({"max_tokens": 2})).to_string();
+    let length = body.len().to_string();
+    let mut client = server.connect();
+    client.ask("POST", "/v1/chat/completions", &[("content-length", length.as_str())], Some(b""));
+    std::thread::sleep(Duration::from_millis(700));
+    client.send(body.as_bytes());
+    assert_eq!(client.head().status, 200);
+    for name in ["lily_time_to_first_token_seconds_sum", "lily_request_duration_seconds_sum"] {
+        assert!(server.figure(name) >= 0.7, "{name} is {}", server.figure(name));
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// A number that decides which clients leave, and when; taken from the clock unless it is given.
 const SEED: &str = "LILY_LOAD_SEED";
 const STREAMS: usize = 200;
-const TOGETHER: usize = 50;
+/// Streams that the server has had before it is measured.
+const BEFORE: usize = 50;
 /// Growth of the server's memory that is not a leak: allocators keep some.
 const SLACK_KIB: usize = 24 * 1024;
 
@@ -116,19 +117,13 @@ fn client(server: &Server, seed: u64, number: usize, tally: &Tally) {
     panic!("client {number}: the stream ended without [DONE]");
 }
 
+/// So many clients at once.
 fn wave(server: &Server, seed: u64, clients: usize) -> Tally {
-    let (tally, next) = (Tally::default(), AtomicUsize::new(0));
+    let tally = Tally::default();
     std::thread::scope(|scope| {
-        for _ in 0..TOGETHER.min(clients) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= clients {
-                        return;
-                    }
-                    client(server, seed, number, &tally);
-                }
-            });
+        for number in 0..clients {
+            let tally = &tally;
+            scope.spawn(move || client(server, seed, number, tally));
         }
     });
     tally
@@ -147,7 +142,7 @@ fn settle(server: &Server) {
 fn two_hundred_streams_leave_nothing_behind() {
     let (server, seed) = (Server::start(), seed());
     println!("{SEED}={seed}");
-    wave(&server, seed, TOGETHER); // buffers and caches grow to their sizes
+    wave(&server, seed, BEFORE); // buffers and caches grow to their sizes
     settle(&server);
     let (kib, files) = (server.resident_kib(), server.open_files());
     let start = Instant::now();

@@ -46,6 +46,11 @@ pub(crate) const FIELDS: &[Field] = &[
     only("functions", &["[]"], "use tools"),
     only("function_call", &["\"none\"", "\"auto\""], "use tool_choice"),
     only("echo", &["false"], "answers do not repeat the prompt"),
+    only("max_output_tokens", &[], "use max_completion_tokens"),
+    only("stop_sequences", &["[]"], "use stop"),
+    only("system", &["\"\"", "[]"], "put it into messages, with the role system"),
+    only("instructions", &["\"\""], "put them into messages, with the role system"),
+    only("previous_response_id", &[], "answers are not stored; send the whole conversation as messages"),
     only("prompt_logprobs", &["0"], "log-probabilities are those of the answer"),
 ];
 

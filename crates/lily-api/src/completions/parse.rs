@@ -7,6 +7,9 @@ use crate::error::{Api, ApiError};
 use crate::fields::{Body, Field, Kind, integer, only, read, wrong};
 use crate::request::{Input, Prompt, Request};
 
+/// Why thinking cannot be asked for.
+const NO_THINKING: &str = "a plain text is continued as it is; use /v1/chat/completions";
+
 /// The fields that only completions have.
 pub(crate) const FIELDS: &[Field] = &[
     read("model", Kind::Text, "the model's name"),
@@ -27,6 +30,21 @@ pub(crate) const FIELDS: &[Field] = &[
     only("top_logprobs", &["0"], "logprobs is the number of alternatives"),
     only("n", &["1"], "one answer is generated per request"),
     only("best_of", &["1"], "one answer is generated per request"),
+    only("max_output_tokens", &[], "use max_tokens"),
+    only("stop_sequences", &["[]"], "use stop"),
+    only("tools", &["[]"], "a plain text has no calls; use /v1/chat/completions"),
+    only("functions", &["[]"], "a plain text has no calls; use /v1/chat/completions"),
+    only("enable_thinking", &["false"], NO_THINKING),
+    only("reasoning_effort", &["\"none\""], NO_THINKING),
+    only("reasoning", &["{}"], NO_THINKING),
+    only("thinking", &["{\"type\": \"disabled\"}"], NO_THINKING),
+    only("thinking_budget", &["-1", "0"], NO_THINKING),
+    only("thinking_token_budget", &["-1", "0"], NO_THINKING),
+    only(
+        "chat_template_kwargs",
+        &["{}", "{\"enable_thinking\": false}"],
+        "a plain text has no template; use /v1/chat/completions",
+    ),
     only("suffix", &["\"\""], "put the model's own fill-in-the-middle tokens into the prompt"),
     only("prompt_logprobs", &["0"], "log-probabilities are those of the answer"),
 ];

@@ -4,6 +4,7 @@ mod clients;
 mod docs;
 mod fuzz;
 mod requests;
+mod siblings;
 mod streams;
 mod transcripts;
 

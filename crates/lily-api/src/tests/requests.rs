@@ -13,12 +13,12 @@ fn conversation(api: Api, body: &Value) -> Conversation {
     }
 }
 
-fn refusal(api: Api, body: &Value) -> ApiError {
+pub(super) fn refusal(api: Api, body: &Value) -> ApiError {
     parse(api, body.to_string().as_bytes()).expect_err(&body.to_string())
 }
 
 /// The body with a field added.
-fn with(api: Api, name: &str, value: Value) -> Value {
+pub(super) fn with(api: Api, name: &str, value: Value) -> Value {
     let mut body = body(api);
     body[name] = value;
     body
@@ -409,32 +409,6 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     }
     for text in ["", "{", "[]", "null", "5", "{\"messages\": }"] {
         assert_eq!(parse(Api::Chat, text.as_bytes()).unwrap_err().status, 400, "{text}");
-    }
-}
-
-/// What other servers honour, and where there is one, the value that asks for nothing.
-#[test]
-fn what_other_servers_take_is_refused_by_name() {
-    let everywhere = [
-        ("guided_json", json!({"type": "object"}), Value::Null),
-        ("guided_regex", json!("a+"), Value::Null),
-        ("guided_choice", json!(["a", "b"]), Value::Null),
-        ("guided_grammar", json!("start: \"a\""), Value::Null),
-        ("allowed_token_ids", json!([5]), Value::Null),
-        ("include_stop_str_in_output", json!(true), json!(false)),
-        ("length_penalty", json!(1.2), json!(1.0)),
-        ("n_predict", json!(5), json!(-1)),
-    ];
-    let chats =
-        [("chat_template", json!("{{ messages }}"), Value::Null), ("documents", json!([{"text": "x"}]), json!([]))];
-    for api in APIS {
-        let chats = if api == Api::Completions { &[][..] } else { &chats };
-        for (name, value, nothing) in everywhere.iter().chain(chats) {
-            let error = refusal(api, &with(api, name, value.clone()));
-            assert_eq!((error.status, error.param.as_deref()), (400, Some(*name)), "{api:?}: {error}");
-            assert!(!error.message.contains("send ."), "{error}");
-            assert_eq!(request(api, &with(api, name, nothing.clone())), request(api, &body(api)), "{api:?}: {name}");
-        }
     }
 }
 

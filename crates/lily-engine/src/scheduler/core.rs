@@ -198,7 +198,7 @@ impl Core {
         let engine = &mut self.engine;
         let kept: Result<(), JobError> = caught(|| {
             match &error {
-                Some(JobError::Panicked { .. }) => engine.discard(&mut session),
+                Some(JobError::Panicked) => engine.discard(&mut session),
                 Some(JobError::Generate(error)) => leave(engine, &mut session, Some(error)),
                 Some(JobError::ShutDown) | None => leave(engine, &mut session, None),
             }
@@ -218,9 +218,49 @@ impl Core {
 
 /// Runs code of a job; its panic is the job's error.
 pub(super) fn caught<T>(code: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
-    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let message = words.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(JobError::Panicked { message: message.unwrap_or_else(|| "a panic without words".to_owned()) })
-    })
+    catch_unwind(AssertUnwindSafe(code)).unwrap_or(Err(JobError::Panicked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoint;
+    use crate::engine::EngineOptions;
+    use std::path::Path;
+
+    /// The keys of the sessions that are left when a job with the key `asked` has taken one. There are as many sessions
+    /// idle as keys, the first one used longest ago, and room for `more`.
+    fn left(keys: &[Option<&str>], more: usize, asked: Option<&str>) -> Vec<Option<String>> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/experts-q8g32");
+        let sessions = keys.len() + more;
+        let options = EngineOptions { context_tokens: 64, sessions, ..EngineOptions::for_this_machine() };
+        let engine = Engine::new(Checkpoint::open(&path).unwrap(), &options).unwrap();
+        let mut core = Core::new(engine, Box::new(|| Duration::ZERO));
+        for key in keys {
+            let session = core.engine.new_session().unwrap();
+            core.idle.push(Idle { session, cache_key: key.map(str::to_owned) });
+        }
+        core.session_for(&Job { cache_key: asked.map(str::to_owned), ..Job::default() }).unwrap();
+        core.idle.into_iter().map(|idle| idle.cache_key).collect()
+    }
+
+    #[test]
+    fn a_key_chooses_the_session_of_its_conversation_and_spares_those_of_others() {
+        let (a, b, c) = (Some("a"), Some("b"), Some("c"));
+        let some = |key: &str| Some(key.to_owned());
+        // Its own, wherever it stands, and also where there is room for a new one.
+        assert_eq!(left(&[a, b], 0, b), [some("a")]);
+        assert_eq!(left(&[a, b], 0, a), [some("b")]);
+        assert_eq!(left(&[None, b], 0, b), [None]);
+        assert_eq!(left(&[b, None], 1, b), [None]);
+        // Otherwise one of nobody's, though another was used longer ago.
+        assert_eq!(left(&[a, None], 0, c), [some("a")]);
+        assert_eq!(left(&[a, None], 0, None), [some("a")], "no key is not the key of those without");
+        // Of named ones, the one that was used longest ago.
+        assert_eq!(left(&[a, b], 0, c), [some("b")]);
+        assert_eq!(left(&[a, b], 0, None), [some("b")]);
+        // Nobody's is taken while there is room.
+        assert_eq!(left(&[a, None], 1, c), [some("a"), None]);
+        assert_eq!(left(&[None, None], 1, None), [None, None], "no key is no conversation");
+    }
 }

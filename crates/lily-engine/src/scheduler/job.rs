@@ -114,12 +114,9 @@ pub enum JobError {
     /// The device failed, the logits were broken, or the constraint refused.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// Code of the job or of the engine panicked.
-    #[error("a bug of lily: {message}")]
-    Panicked {
-        /// The panic's words.
-        message: String,
-    },
+    /// Code of the job or of the engine panicked. The panic's words may quote a text, so they are nobody's business.
+    #[error("a bug of lily; the log says where")]
+    Panicked,
     /// The scheduler ended before the job did.
     #[error("the server shut down before the answer was complete")]
     ShutDown,

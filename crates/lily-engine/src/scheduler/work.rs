@@ -144,10 +144,12 @@ fn of_engine(error: EngineError) -> JobError {
 
 /// The error of a step that several jobs shared.
 fn as_another_sees(error: &JobError) -> JobError {
-    let message = error.to_string();
     match error {
-        JobError::Panicked { message } => JobError::Panicked { message: message.clone() },
-        _ => of_engine(BackendError::Refused { what: "a step of several sessions", message }.into()),
+        JobError::Panicked => JobError::Panicked,
+        _ => {
+            let message = error.to_string();
+            of_engine(BackendError::Refused { what: "a step of several sessions", message }.into())
+        }
     }
 }
 

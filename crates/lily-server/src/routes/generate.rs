@@ -1,7 +1,7 @@
 //! The routes that generate: one flow for every API, which differ in their parsers and encoders only.
 
 use crate::app::App;
-use crate::guard::RequestId;
+use crate::guard::Passage;
 use crate::model::ServedModel;
 use crate::prepare::prepare;
 use crate::reply::{json, refusal};
@@ -27,11 +27,11 @@ macro_rules! handler {
         #[doc = $doc]
         pub(crate) async fn $name(
             State(app): State<Arc<App>>,
-            Extension(id): Extension<RequestId>,
+            Extension(passage): Extension<Passage>,
             headers: HeaderMap,
             body: Body,
         ) -> Response {
-            answer(app, $api, id.0, &headers, body).await.unwrap_or_else(|error| refusal(&error, $api))
+            answer(app, $api, passage, &headers, body).await.unwrap_or_else(|error| refusal(&error, $api))
         }
     };
 }
@@ -44,7 +44,7 @@ handler!(messages, Api::Messages, "Anthropic Messages.");
 async fn answer(
     app: Arc<App>,
     api: Api,
-    request_id: String,
+    passage: Passage,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -59,7 +59,7 @@ async fn answer(
     })
     .await?;
     let prompt = Usage { prompt_tokens: prepared.job.request.prompt.len(), ..Usage::default() };
-    let turn = turn::start(&app, prepared, request.logprobs.is_some(), request_id)?;
+    let turn = turn::start(&app, prepared, request.logprobs.is_some(), passage)?;
     let mut encoder = encoder(&request, context);
     if request.stream {
         encoder.prompt(&prompt);

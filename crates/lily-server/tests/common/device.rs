@@ -4,7 +4,7 @@ use lily_engine::backend::stand_in::{Behaviour, Behind, StandIn};
 use lily_engine::backend::{Backend, BackendError, Device, State};
 use lily_engine::model::Traits;
 use lily_engine::plan::Plan;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub enum Trouble {
 
 #[derive(Debug, Default)]
 struct Plot {
+    /// Chunks of prompts that were begun, but for the last ones.
+    chunks: usize,
+    /// They do not go on.
+    held: bool,
     /// What is to happen, after so many more steps with logits.
     next: Option<(Trouble, usize)>,
     /// Sessions of the step that it happened to.
@@ -29,17 +33,50 @@ struct Plot {
 
 /// What a test has to say to the device.
 #[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<Plot>>);
+pub struct Faults(Arc<(Mutex<Plot>, Condvar)>);
+
+/// Holds the device inside a chunk of a prompt, until it is dropped.
+pub struct Hold(Faults);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.plot().held = false;
+        self.0.0.1.notify_all();
+    }
+}
 
 impl Faults {
     /// Lets a step go wrong, once `after` further steps with logits have gone well.
     pub fn plan(&self, trouble: Trouble, after: usize) {
-        *self.0.lock().unwrap() = Plot { next: Some((trouble, after)), struck: 0 };
+        let mut plot = self.plot();
+        (plot.next, plot.struck) = (Some((trouble, after)), 0);
+    }
+
+    fn plot(&self) -> MutexGuard<'_, Plot> {
+        self.0.0.lock().unwrap()
+    }
+
+    /// Stops at the next chunk of a prompt that is not its last.
+    pub fn hold_prompts(&self) -> Hold {
+        self.plot().held = true;
+        Hold(self.clone())
+    }
+
+    /// How many chunks of prompts were begun that were not the last.
+    pub fn chunks(&self) -> usize {
+        self.plot().chunks
+    }
+
+    /// A chunk begins.
+    fn chunk(&self) {
+        let mut plot = self.plot();
+        plot.chunks += 1;
+        drop(self.0.1.wait_while(plot, |plot| plot.held).unwrap());
     }
 
     /// How many sessions shared the step that went wrong; none if it has not come.
     pub fn struck(&self) -> usize {
-        self.0.lock().unwrap().struck
+        self.plot().struck
     }
 
     /// The device.
@@ -49,7 +86,7 @@ impl Faults {
 
     /// What goes wrong with a step of so many sessions.
     fn strike(&self, sessions: usize) -> Option<Trouble> {
-        let mut plot = self.0.lock().unwrap();
+        let mut plot = self.plot();
         let (trouble, after) = plot.next?;
         plot.next = (after > 0).then(|| (trouble, after - 1));
         if after > 0 {
@@ -62,8 +99,11 @@ impl Faults {
 
 impl Behaviour for Faults {
     fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
-        behind.cpu.run(plan, states)?;
         let has_logits = plan.dispatches.iter().any(|dispatch| dispatch.contract.name == "head");
+        if !has_logits {
+            self.chunk();
+        }
+        behind.cpu.run(plan, states)?;
         let trouble = if has_logits { self.strike(states.len()) } else { None };
         let mut logits = vec![1.0; behind.places.vocab()];
         match trouble {

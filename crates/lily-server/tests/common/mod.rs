@@ -10,7 +10,7 @@ pub use device::Faults;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::scheduler::SchedulerOptions;
-use lily_server::{ServedModel, Server, ServerOptions};
+use lily_server::{ServedModel, Server, ServerOptions, StartError};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -76,6 +76,11 @@ impl Setup {
 
     /// lily-nano, loaded as asked.
     pub fn model(&self) -> ServedModel {
+        self.try_model().unwrap()
+    }
+
+    /// The same, where the device may fail.
+    pub fn try_model(&self) -> Result<ServedModel, StartError> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
         let options = EngineOptions {
             context_tokens: self.context,
@@ -88,7 +93,7 @@ impl Setup {
             None => Engine::new(checkpoint, &options),
         };
         let engine = engine.unwrap();
-        ServedModel::start(engine, &SchedulerOptions { queue_jobs: self.queue }).unwrap()
+        ServedModel::start(engine, &SchedulerOptions { queue_jobs: self.queue })
     }
 }
 
