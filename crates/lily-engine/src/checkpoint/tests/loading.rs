@@ -358,16 +358,16 @@ fn what_is_left_is_shared() {
     };
     let least = plan(1, 0, None);
     let one = least.kv_bytes + least.recurrent_bytes;
-    let available = Some(least.total_bytes() + 6 * one);
+    let available = least.total_bytes() + 6 * one;
     for (sessions, cache_bytes, want) in [
         (1, usize::MAX, (1, 6 * one)),
         (2, usize::MAX, (2, 3 * one)),
         (9, usize::MAX, (4, 3 * one)),
         (9, one, (6, one)),
     ] {
-        let plan = plan(sessions, cache_bytes, available);
+        let plan = plan(sessions, cache_bytes, Some(available));
         assert_eq!((plan.sessions, plan.cache_bytes), want, "{sessions} sessions");
-        assert!(plan.total_bytes() <= available.unwrap());
+        assert!(plan.total_bytes() <= available);
     }
 }
 
