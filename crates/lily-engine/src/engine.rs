@@ -5,6 +5,7 @@
 
 mod ahead;
 mod batch;
+mod guesses;
 mod reuse;
 mod routing;
 mod timing;
@@ -169,6 +170,10 @@ enum ProgramKey {
     Decode { classes: Vec<DecodeClass>, choose: bool },
     /// The choice alone.
     Choose { sessions: usize },
+    /// A step that checks guesses, with the class of each token.
+    Verify { classes: Vec<DecodeClass>, choose: bool },
+    /// The recurrent state of so many tokens of such a step.
+    Replay { tokens: usize },
 }
 
 /// What a step computes.
@@ -470,6 +475,8 @@ impl Engine {
                 let plan = match &place.key().1 {
                     ProgramKey::Decode { classes, choose } => model.decode_batch(classes, *choose),
                     ProgramKey::Choose { sessions } => model.choose(*sessions),
+                    ProgramKey::Verify { classes, choose } => model.verify(classes, *choose),
+                    ProgramKey::Replay { tokens } => model.replay(*tokens),
                     ProgramKey::Chunk { logits } => model.prefill(model.chunk_tokens, *logits),
                 };
                 place.insert(self.backend.prepare(plan)?)

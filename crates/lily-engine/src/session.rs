@@ -68,6 +68,17 @@ impl Session {
         Snapshot { window: self.window, kept: self.state.keep(&recurrent_slots(model).collect::<Vec<_>>()) }
     }
 
+    /// Puts the recurrent state back, and nothing else.
+    pub(crate) fn put_recurrent(&mut self, model: &Model, snapshot: &Snapshot) {
+        let mut at = 0;
+        let part = |slot: Slot| {
+            at += slot.bytes;
+            (slot, at - slot.bytes)
+        };
+        self.state.take(&*snapshot.kept, &recurrent_slots(model).map(part).collect::<Vec<_>>());
+        self.window = snapshot.window;
+    }
+
     /// The KV rows of a range of its tokens.
     pub(crate) fn rows(&self, model: &Model, tokens: Range<usize>) -> Rows {
         let part = |(slot, row_bytes): (Slot, usize)| slot.part(tokens.start * row_bytes, tokens.len() * row_bytes);
@@ -94,13 +105,7 @@ impl Session {
             let parts: Vec<_> = row_slots(model).zip(rows.parts(layout)).map(part).collect();
             self.state.take(&*rows.rows.kept, &parts);
         }
-        let mut at = 0;
-        let part = |slot: Slot| {
-            at += slot.bytes;
-            (slot, at - slot.bytes)
-        };
-        self.state.take(&*snapshot.kept, &recurrent_slots(model).map(part).collect::<Vec<_>>());
-        self.window = snapshot.window;
+        self.put_recurrent(model, snapshot);
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);
         self.logits_valid = false;

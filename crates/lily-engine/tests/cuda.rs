@@ -52,6 +52,11 @@ fn lily_nano_agrees_with_the_cpu_at_every_position() {
     nano::agrees_with_the_cpu_at_every_position(cuda_device().unwrap());
 }
 
+#[test]
+fn guesses_change_nothing() {
+    nano::guesses_change_nothing(cuda_device().unwrap(), 60, &[2, 3, 5]);
+}
+
 /// What the cache keeps in the GPU's memory comes back to other sessions, also in part, and through a directory.
 #[test]
 fn what_is_remembered_comes_back_to_the_bit() {

@@ -113,7 +113,7 @@ impl Records {
     }
 
     /// A text with the tables and figures that it asks for between `<!-- from records: NAME MACHINE -->` and `<!-- end -->`;
-    /// figures lie in `folder`, seen from the text. Names: `speed`, `model`, `kernels`, and `figure-` with a kind.
+    /// figures lie in `folder`, seen from the text. Names: `speed`, `model`, `kernels`, `chunks`, `speculation`, and `figure-` with a kind.
     ///
     /// # Errors
     /// If it asks for something that no record gives.

@@ -81,7 +81,11 @@ pub struct Length {
 pub struct Ablation {
     #[serde(flatten)]
     pub origin: Origin,
+    #[serde(default)]
+    pub chunk_tokens: usize,
     pub effects: Vec<Effect>,
+    #[serde(default)]
+    pub speculation: Vec<Speculation>,
 }
 
 /// What a mechanism is worth.
@@ -90,7 +94,33 @@ pub struct Effect {
     pub mechanism: String,
     pub phase: String,
     pub tokens: usize,
+    pub with: Rate,
+    pub without: Rate,
     pub percent: Rate,
+}
+
+/// Steps of so many tokens of which all but one are guesses.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Speculation {
+    pub rows: usize,
+    pub tokens: usize,
+    pub plain_step_ms: f64,
+    pub sources: Vec<Source>,
+    pub break_even: Option<f64>,
+}
+
+/// The same with guesses of one source.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Source {
+    pub guesses: String,
+    pub with: Rate,
+    pub without: Rate,
+    pub percent: Rate,
+    pub step_ms: f64,
+    pub guessed: usize,
+    pub accepted: usize,
+    pub generated: usize,
+    pub agreeing: usize,
 }
 
 /// What `lily kernels` writes.

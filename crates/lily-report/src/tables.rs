@@ -1,6 +1,6 @@
 //! Tables and figures in the texts, between two comments that name them: what is written there comes from records.
 
-use super::records::{Kernel, Kernels, Machine, Phase, Series, commits};
+use super::records::{Kernel, Kernels, Machine, Phase, Rate, Series, Source, commits};
 use super::svg::{grouped, tokens};
 use crate::{KINDS, ReportError};
 
@@ -31,6 +31,8 @@ pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<Stri
             "speed" => speed(machine),
             "model" => model(machine, machines),
             "kernels" => Some(kernels(machine).unwrap_or_else(|| NOT_YET.to_owned())),
+            "chunks" => Some(chunks(machine).unwrap_or_else(|| NOT_YET.to_owned())),
+            "speculation" => Some(speculation(machine).unwrap_or_else(|| NOT_YET.to_owned())),
             kind => kind.strip_prefix("figure-").and_then(|kind| figure(kind, &machine.name, figures)),
         });
         let table = table.ok_or_else(|| failed("no record gives this"))?;
@@ -140,6 +142,77 @@ fn phase_table(record: &Kernels, phase: &Phase, flops: Option<f64>) -> String {
     table
 }
 
+/// Lengths of prefill chunks, each against that of its record.
+fn chunks(machine: &Machine) -> Option<String> {
+    let mut table = String::from(
+        "| Chunks of | Tokens | Tokens/s | In chunks of | Tokens/s | Effect | Pairs |\n|---:|---:|---:|---:|---:|---:|---|\n",
+    );
+    let mut origins = Vec::new();
+    for ablation in &machine.ablations {
+        let effects = ablation.effects.iter().filter_map(|e| Some((e.mechanism.strip_prefix("chunks-of-")?, e)));
+        for (rows, effect) in effects {
+            let chunk = rows.parse().map_or_else(|_| rows.to_owned(), tokens);
+            table += &format!(
+                "| {chunk} | {} | {} | {} | {} | {} |\n",
+                tokens(effect.tokens),
+                number(effect.with.median),
+                tokens(ablation.chunk_tokens),
+                number(effect.without.median),
+                in_pairs(&effect.percent)
+            );
+            origins.push(&ablation.origin);
+        }
+    }
+    (!origins.is_empty()).then(|| format!("{table}\nlily at commit {}.\n", commits(origins.into_iter())))
+}
+
+/// Steps that check guesses beside plain ones.
+fn speculation(machine: &Machine) -> Option<String> {
+    let mut table = String::from(
+        "| Tokens of a step | Context | Guesses | Guesses that were right | Tokens/s | Plain | Effect | Pairs | A step, ms | A plain step | Tokens that are plain decoding's |\n\
+         |---:|---:|---|---:|---:|---:|---:|---|---:|---:|---:|\n",
+    );
+    let measured = machine.ablations.iter().flat_map(|ablation| &ablation.speculation);
+    let mut ends = String::new();
+    for s in measured {
+        for source in &s.sources {
+            table += &format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {} of {} |\n",
+                s.rows,
+                grouped(s.tokens as f64),
+                source.guesses,
+                share(source),
+                number(source.with.median),
+                number(source.without.median),
+                in_pairs(&source.percent),
+                source.step_ms,
+                s.plain_step_ms,
+                source.agreeing,
+                source.generated
+            );
+        }
+        let needed = s.break_even.map_or("no share of right guesses is enough".to_owned(), |share| {
+            format!("from {:.0} % right guesses on it gains", 100.0 * share)
+        });
+        ends += &format!("- {} tokens a step at {}: {needed}.\n", s.rows, grouped(s.tokens as f64));
+    }
+    let with = machine.ablations.iter().filter(|ablation| !ablation.speculation.is_empty());
+    let commits = commits(with.map(|ablation| &ablation.origin));
+    (!ends.is_empty()).then(|| format!("{table}\n{ends}\nlily at commit {commits}.\n"))
+}
+
+fn share(source: &Source) -> String {
+    match source.guessed {
+        0 => "none was made".to_owned(),
+        guessed => format!("{} of {guessed}", source.accepted),
+    }
+}
+
+/// The median effect of pairs, and the least and the greatest.
+fn in_pairs(percent: &Rate) -> String {
+    format!("{:+.1} % | {:+.1} to {:+.1} %", percent.median, percent.min, percent.max)
+}
+
 fn number(rate: f64) -> String {
     if rate < 100.0 { format!("{rate:.1}") } else { grouped(rate) }
 }
@@ -211,6 +284,35 @@ fn line(points: &[(usize, f64)], x: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ablations_have_tables_of_chunks_and_of_guesses() {
+        let machine = |record: &str| {
+            let mut machine = Machine { name: "here".into(), ..Machine::default() };
+            crate::records::add(&mut machine, record.as_bytes()).unwrap();
+            machine
+        };
+        let text =
+            "<!-- from records: chunks here -->\n<!-- end -->\n<!-- from records: speculation here -->\n<!-- end -->";
+        let rate = r#"{"median": 90.5, "min": 1, "max": 99}"#;
+        let record = format!(
+            r#"{{"commit": "c", "device": "d", "checkpoint": "m", "chunk_tokens": 2048, "effects": [
+            {{"mechanism": "chunks-of-256", "phase": "prefill", "tokens": 8192, "with": {rate}, "without": {rate}, "percent": {rate}}}],
+            "speculation": [{{"rows": 3, "tokens": 4096, "plain_step_ms": 1.5, "break_even": 0.75, "sources": [{{"guesses": "look-up",
+            "with": {rate}, "without": {rate}, "percent": {rate}, "step_ms": 2.25, "guessed": 9, "accepted": 4, "generated": 64,
+            "agreeing": 63}}]}}]}}"#
+        );
+        let filled = fill(text, &[machine(&record)], &[]).unwrap();
+        for row in [
+            "| 256 | 8K | 90.5 | 2K | 90.5 | +90.5 % | +1.0 to +99.0 % |\n",
+            "| 3 | 4,096 | look-up | 4 of 9 | 90.5 | 90.5 | +90.5 % | +1.0 to +99.0 % | 2.250 | 1.500 | 63 of 64 |\n",
+            "- 3 tokens a step at 4,096: from 75 % right guesses on it gains.\n",
+        ] {
+            assert!(filled.contains(row), "{filled}");
+        }
+        let without = r#"{"commit": "c", "device": "d", "checkpoint": "m", "effects": []}"#;
+        assert_eq!(fill(text, &[machine(without)], &[]).unwrap().matches(NOT_YET).count(), 2);
+    }
 
     #[test]
     fn tables_are_put_where_they_are_asked_for() {

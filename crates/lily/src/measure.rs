@@ -86,6 +86,28 @@ pub struct Decoded {
     pub tokens: Vec<u32>,
 }
 
+/// What a run of steps that check guesses gave.
+#[derive(Clone, Debug)]
+pub struct Guessing {
+    /// How long it took.
+    pub seconds: f64,
+    /// Steps.
+    pub steps: usize,
+    /// The tokens, of which the last was not computed any more.
+    pub tokens: Vec<u32>,
+    /// Guesses.
+    pub guessed: usize,
+    /// Those that were right.
+    pub accepted: usize,
+}
+
+impl Guessing {
+    /// Tokens that were computed, per second.
+    pub fn tokens_per_second(&self) -> f64 {
+        (self.tokens.len() - 1) as f64 / self.seconds
+    }
+}
+
 /// A context that is decoded after again and again.
 pub struct Context {
     filled: Session,
@@ -125,6 +147,34 @@ impl Context {
             }
         }
         Ok(Decoded { tokens_per_second: count as f64 / start.elapsed().as_secs_f64(), tokens })
+    }
+
+    /// Computes so many greedy tokens, or a few more, in steps that check guesses. `guess` gives the guesses of what follows a text whose
+    /// last so many tokens were generated.
+    pub fn decode_guessing(
+        &self,
+        engine: &mut Engine,
+        count: usize,
+        guess: &mut dyn FnMut(&[u32], usize) -> Vec<u32>,
+    ) -> Result<Guessing, Failure> {
+        let mut session = engine.fork(&self.filled)?;
+        let mut sampler = Sampler::new(SamplingParams::greedy(), engine.model().shape.vocab)?;
+        let mut text = session.tokens().to_vec();
+        let (prompt_tokens, mut steps, mut guessed, mut accepted) = (text.len(), 0, 0, 0);
+        let start = Instant::now();
+        let logits = session.logits().expect("a context has logits");
+        text.push(sampler.sample(logits, History::default())?.id);
+        while text.len() - prompt_tokens <= count {
+            let guesses = guess(&text, text.len() - prompt_tokens);
+            let tokens = [&text[text.len() - 1..], &guesses].concat();
+            let choices = engine.check_guesses(&mut session, &tokens)?;
+            (steps, guessed, accepted) = (steps + 1, guessed + guesses.len(), accepted + choices.len() - 1);
+            for choice in choices {
+                text.push(choice?);
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Guessing { seconds, steps, tokens: text.split_off(prompt_tokens), guessed, accepted })
     }
 
     /// Takes so many greedy steps of several sessions at once, as the scheduler makes them on this device, `runs` times after `warm_steps` that are not counted; the

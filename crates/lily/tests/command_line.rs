@@ -242,6 +242,34 @@ fn chunk_lengths_are_measured_in_pairs() {
 }
 
 #[test]
+fn guesses_are_measured_beside_plain_steps() {
+    let args =
+        ["ablate", "--backend", "cpu", "--speculation", "2,3", "--context", "24", "--decode", "12", "--pairs", "1"];
+    let record = lily(&[&args[..], &["--json"]].concat()).output().json();
+    assert_eq!(record["effects"].as_array().unwrap().len(), 0, "no mechanism was asked for");
+    let measured = record["speculation"].as_array().unwrap();
+    let rows: Vec<_> = measured.iter().map(|s| (s["rows"].as_u64().unwrap(), s["tokens"].as_u64().unwrap())).collect();
+    assert_eq!(rows, [(2, 24), (3, 24)]);
+    for source in measured.iter().flat_map(|s| s["sources"].as_array().unwrap()) {
+        let count = |name: &str| source[name].as_u64().unwrap();
+        assert!(count("generated") > 12 && count("agreeing") == count("generated"), "{source}");
+        match source["guesses"].as_str().unwrap() {
+            "all-right" => assert!(count("guessed") > 0 && count("accepted") == count("guessed"), "{source}"),
+            "none-right" => assert!(count("guessed") > 0 && count("accepted") == 0, "{source}"),
+            name => assert_eq!(name, "look-up"),
+        }
+    }
+    let table = lily(&args).output();
+    assert!(table.stdout.contains("3 at 24, none-right"), "{table:?}");
+    let short = [&args[..], &["--chunk", "8"]].concat();
+    check_failure(
+        &lily(&short).output(),
+        2,
+        "--speculation 2: this model checks at most 0 tokens of a session in one step",
+    );
+}
+
+#[test]
 fn what_bench_cannot_measure_is_refused() {
     check_failure(&lily(&["bench", "--prefill", "0"]).output(), 2, "at least 1 token");
     check_failure(&lily(&BENCH).arg("--record").arg("unwritten.json").output(), 2, "a record needs two rounds");

@@ -35,3 +35,8 @@ fn lily_nano_agrees_with_the_cpu_at_every_position() {
 fn lily_nano_reuses_the_turns_before() {
     nano::reuses_the_turns_before(soft(Order::Random(4)));
 }
+
+#[test]
+fn guesses_change_nothing() {
+    nano::guesses_change_nothing(soft(Order::Random(6)), 6, &[2]);
+}

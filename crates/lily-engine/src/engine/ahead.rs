@@ -171,14 +171,19 @@ impl Ahead<'_> {
         backend.peek(at(slots.results, size_of_val(&words)), bytemuck::cast_slice_mut(&mut words));
         let mut logprob = 0.0_f32;
         backend.peek(at(slots.logprobs, 4), bytemuck::bytes_of_mut(&mut logprob));
-        let [id, status, value, index] = words;
-        let value = f32::from_bits(value);
-        let result = match status {
-            SAMPLE_NOT_FINITE => Err(SampleError::NotFinite { index: index as usize, value }),
-            SAMPLE_ALL_MASKED => Err(SampleError::AllMasked { count: vocab }),
-            SAMPLE_FLAT => Err(SampleError::Flat { count: vocab, value }),
-            _ => Ok(Token { id, logprob }),
-        };
-        (id, result)
+        let id = words[0];
+        (id, outcome(words, vocab).map(|()| Token { id, logprob }))
+    }
+}
+
+/// Whether the words of a result are those of a token that was honestly chosen.
+pub(super) fn outcome(words: [u32; RESULT_WORDS as usize], vocab: usize) -> Result<(), SampleError> {
+    let [_, status, value, index] = words;
+    let value = f32::from_bits(value);
+    match status {
+        SAMPLE_NOT_FINITE => Err(SampleError::NotFinite { index: index as usize, value }),
+        SAMPLE_ALL_MASKED => Err(SampleError::AllMasked { count: vocab }),
+        SAMPLE_FLAT => Err(SampleError::Flat { count: vocab, value }),
+        _ => Ok(()),
     }
 }

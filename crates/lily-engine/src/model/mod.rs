@@ -8,6 +8,7 @@ mod decode;
 mod mechanism;
 mod prefill;
 mod unfused;
+mod verify;
 
 pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
 pub use decode::{Choice, DecodeClass};

@@ -16,7 +16,8 @@ use std::path::Path;
 
 fn engine(device: Box<dyn Device>) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
-    let options = EngineOptions { context_tokens: 256, chunk_tokens: 48, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 256, chunk_tokens: 48, sessions: 5, ..EngineOptions::for_this_machine() };
     Engine::on(device, Checkpoint::open(&path).unwrap(), &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -97,6 +98,38 @@ pub fn agrees_with_the_cpu_at_every_position(device: Box<dyn Device>) {
     println!("{same} of 64 positions agree; relative rms error {relative:.5}");
     assert!(same >= 62, "{same} of 64");
     assert!(relative < 0.02, "{relative}");
+}
+
+/// Steps that check guesses, right ones and at every place a wrong one, give the tokens of plain steps, and leave the state that
+/// those leave.
+pub fn guesses_change_nothing(device: Box<dyn Device>, count: usize, rows: &[usize]) {
+    let mut engine = engine(device);
+    let prompter = Prompter::new(engine.checkpoint()).unwrap();
+    let prompt = prompter.chat(&conversation()).unwrap().tokens;
+    let mut start = || turn(&mut engine, &prompt, &[], 0).session;
+    let (mut plain, mut guessing) = (start(), rows.iter().map(|_| start()).collect::<Vec<_>>());
+    let mut logits = vec![plain.logits().unwrap().to_vec()];
+    for i in 0..count {
+        engine.decode(&mut plain, best(&logits[i])).unwrap();
+        logits.push(plain.logits().unwrap().to_vec());
+    }
+    let tokens: Vec<u32> = logits.iter().map(|logits| best(logits)).collect();
+    for (session, rows) in guessing.iter_mut().zip(rows) {
+        let (mut done, mut step) = (0, 0);
+        while done + rows < count {
+            let mut guesses = tokens[done..done + rows].to_vec();
+            let wrong = (step % rows > 0).then_some(step % rows);
+            wrong.iter().for_each(|i| guesses[*i] ^= 1);
+            let choices: Vec<u32> =
+                engine.check_guesses(session, &guesses).unwrap().into_iter().map(Result::unwrap).collect();
+            let right = wrong.unwrap_or(*rows);
+            assert_eq!(choices, tokens[done + 1..=done + right], "step {step} of {rows} rows");
+            (done, step) = (done + right, step + 1);
+        }
+        assert!(step > *rows && session.tokens().ends_with(&tokens[..done]) && session.logits().is_none());
+        engine.decode(session, tokens[done]).unwrap();
+        assert!(session.logits().unwrap() == logits[done + 1], "another state after {done} tokens in rows of {rows}");
+    }
 }
 
 /// The most likely token.

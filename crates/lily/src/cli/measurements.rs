@@ -112,12 +112,16 @@ pub struct AblateArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// A mechanism to measure, as `lily plan --without` names them; may be given several times [default: all, or none beside
-    /// --chunk-sizes]
+    /// --chunk-sizes or --speculation]
     #[arg(long, value_name = "MECHANISM")]
     pub mechanism: Vec<Mechanism>,
     /// Prefill with chunks of these lengths, each against that of --chunk, on an engine of its own beside the first
     #[arg(long, value_name = "TOKENS,...")]
     pub chunk_sizes: Option<Lengths>,
+    /// Decode with steps that check guesses, of so many tokens with the one that is certain, against plain steps: guesses by
+    /// look-up in the text, guesses that are all right, and guesses of which none is
+    #[arg(long, value_delimiter = ',', value_name = "TOKENS,...", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=8))]
+    pub speculation: Vec<usize>,
     /// Pairs of runs, with and without
     #[arg(long, default_value_t = 6, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub pairs: usize,

@@ -1,9 +1,11 @@
-//! `lily ablate`: what each mechanism of the GPU plans, and each length of prefill chunks, is worth, by running the engine against
-//! itself.
+//! `lily ablate`: what each mechanism of the GPU plans, each length of prefill chunks, and checking guesses is worth, by running the engine
+//! against itself.
 //!
 //! Two runs make a pair, one with all mechanisms and one without a single one, on the same engine and the same tokens (for
 //! lengths of chunks, on two engines); which comes first alternates. A pair's effect is how much faster the first is; the median over pairs is reported with
 //! the interval from the least to the greatest, which covers the true median with probability 1 - 2^(1 - pairs).
+
+mod speculation;
 
 use crate::cli::AblateArgs;
 use crate::failure::Failure;
@@ -16,6 +18,7 @@ use lily_engine::model::{Mechanism, Mechanisms, Model};
 use lily_engine::plan::Plan;
 use lily_engine::sampler::SamplingParams;
 use serde::Serialize;
+use speculation::Speculation;
 
 /// What was measured of one mechanism at one length.
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +47,9 @@ struct Record {
     /// Tokens of a run of decoding.
     decode_tokens: usize,
     effects: Vec<Effect>,
+    /// Steps that check guesses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    speculation: Vec<Speculation>,
 }
 
 /// Runs the command.
@@ -52,18 +58,21 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
     let model = measured.model.resolve()?;
     measured.model.introduce(&model);
     let (prefill_lengths, contexts) = (&measured.prefill.0, measured.contexts());
-    let decoding = contexts.iter().map(|context| context + measured.decode + 1);
+    let most_guessed = args.speculation.iter().max().copied();
+    let decoding = contexts.iter().map(|context| context + measured.decode + 1 + 2 * most_guessed.unwrap_or(0));
     let longest = prefill_lengths.iter().copied().chain(decoding).max().unwrap_or(1);
     let engine = EngineArgs { context: Some(longest), device: measured.device.clone() };
     let mut options = engine.options(longest)?;
     options.chunk_tokens = measured.chunk.unwrap_or(options.chunk_tokens);
     options.cache.bytes = 0; // the same prompt again is computed again
-    let mechanisms: Vec<Mechanism> = match (&args.chunk_sizes, args.mechanism.is_empty()) {
-        (None, true) => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
+    let mechanisms: Vec<Mechanism> = match (&args.chunk_sizes, most_guessed, args.mechanism.is_empty()) {
+        (None, None, true) => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
         _ => args.mechanism.clone(),
     };
     if !mechanisms.is_empty() {
         options.mechanisms = Mechanisms::NONE; // memory for what replaces any of them
+    } else {
+        options.sessions = most_guessed.unwrap_or(options.sessions);
     }
     let asked = args.chunk_sizes.iter().flat_map(|sizes| &sizes.0);
     if let Some(size) = asked.clone().find(|size| **size > longest) {
@@ -90,8 +99,17 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    let speculation = match most_guessed {
+        None => Vec::new(),
+        Some(_) if mechanisms.is_empty() => speculation::measure(&mut engine, args)?,
+        // Plans that may lack a mechanism have no steps of several tokens.
+        Some(sessions) => {
+            let own = EngineOptions { sessions, mechanisms: Mechanisms::ALL, ..options.clone() };
+            speculation::measure(&mut Engine::new(open(&model)?, &own)?, args)?
+        }
+    };
     let origin = Origin::new(&model, engine.checkpoint(), engine.device(), measured.seed);
-    let record = Record { origin, chunk_tokens, decode_tokens: measured.decode, effects };
+    let record = Record { origin, chunk_tokens, decode_tokens: measured.decode, effects, speculation };
     publish(&record, &table(&record), &measured.publish)
 }
 
@@ -209,11 +227,22 @@ fn effect(mechanism: String, phase: &'static str, tokens: usize, [with, without]
 
 fn table(record: &Record) -> String {
     let mut text = record.origin.heading();
-    text += &format!(
-        "chunks of {} tokens, {} tokens decoded\n\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
-        record.chunk_tokens, record.decode_tokens, "", "tokens/s", "with", "without", "effect", "min..max"
+    text += &format!("chunks of {} tokens, {} tokens decoded\n", record.chunk_tokens, record.decode_tokens);
+    if !record.effects.is_empty() {
+        text += &effects_table(&record.effects);
+    }
+    if !record.speculation.is_empty() {
+        text += &speculation::table(&record.speculation);
+    }
+    text
+}
+
+fn effects_table(effects: &[Effect]) -> String {
+    let mut text = format!(
+        "\n{:<18} {:<16} {:>12} {:>12} {:>10} {:>20}\n",
+        "", "tokens/s", "with", "without", "effect", "min..max"
     );
-    for e in &record.effects {
+    for e in effects {
         let interval = format!("{:+.1}..{:+.1} %", e.percent.min, e.percent.max);
         text += &format!(
             "{:<18} {:<16} {:>12.1} {:>12.1} {:>+8.1} % {:>20}\n",

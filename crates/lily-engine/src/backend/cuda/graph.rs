@@ -1,8 +1,9 @@
 //! Plans as the driver takes them: launches with their parameters, and graphs of launches.
 //!
 //! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. A kernel that
-//! has something to do before it needs what others write starts while they run, and waits itself (`wait_for_inputs`). Every
-//! kernel waits, so that one which has waited has waited for all before it. A graph's launches hold the addresses of
+//! has something to do before it needs what others write starts while they run, and waits itself (`wait_for_inputs`), unless
+//! they write state of the session that it touches, which it may want at once. Every kernel waits, so that one which has waited has
+//! waited for all before it. A graph's launches hold the addresses of
 //! some sessions' states; when other sessions come, those launches are told.
 
 use super::driver::{Context, Function, Memory as Area, Stream, check};
@@ -168,7 +169,7 @@ impl Graph {
             for ((_, encoded), launch) in list.dispatches().zip(&graph.launches) {
                 from.extend(before[encoded.dispatch].iter().map(|i| node_of[*i]));
                 to.resize(from.len(), node_of[encoded.dispatch]);
-                data.resize(from.len(), if launch.function.early { early } else { whole });
+                data.resize(from.len(), if launch.function.early && encoded.state_is_there { early } else { whole });
             }
             let joined =
                 sys::cuGraphAddDependencies_v2(graph.graph, from.as_ptr(), to.as_ptr(), data.as_ptr(), from.len());

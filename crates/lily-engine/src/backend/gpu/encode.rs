@@ -6,7 +6,7 @@
 use super::layout::{Layout, Place};
 use crate::backend::BackendError;
 use crate::kernel::Constant;
-use crate::plan::{Dispatch, Plan, stages::stages};
+use crate::plan::{Dispatch, Plan, Slot, stages::stages};
 
 /// A kernel with its function constants: what a pipeline is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,9 @@ pub struct Encoded {
     pub threadgroups: [u32; 3],
     /// Threads of a threadgroup.
     pub threads: u32,
+    /// Whether no dispatch before it in the plan writes any of the session's state that it touches, so that it may read the state before those
+    /// have ended.
+    pub state_is_there: bool,
 }
 
 /// The dispatches of a plan, stage by stage.
@@ -50,8 +53,13 @@ impl EncodeList {
     /// If a buffer is bound at a place that kernels cannot load from.
     pub fn new(plan: &Plan, layout: &Layout) -> Result<Self, BackendError> {
         let mut list = Self::default();
+        let mut written: Vec<Slot> = Vec::new();
         for (index, (dispatch, stage)) in plan.dispatches.iter().zip(stages(plan)).enumerate() {
-            let encoded = list.encode(index, dispatch, layout)?;
+            let mut encoded = list.encode(index, dispatch, layout)?;
+            let is_state = |slot: &Slot| matches!(layout.place(*slot), Place::State { .. });
+            let state: Vec<_> = dispatch.bindings().filter(|(_, slot)| is_state(slot)).collect();
+            encoded.state_is_there = !state.iter().any(|(_, slot)| written.iter().any(|w| w.overlaps(*slot)));
+            written.extend(state.iter().filter(|(param, _)| param.access.writes()).map(|(_, slot)| *slot));
             if list.stages.len() <= stage {
                 list.stages.resize(stage + 1, Vec::new());
             }
@@ -82,6 +90,7 @@ impl EncodeList {
             args: dispatch.args.clone(),
             threadgroups: launch.threadgroups,
             threads: launch.threads,
+            state_is_there: true,
         })
     }
 
@@ -106,7 +115,7 @@ mod tests {
         let affine = |bits| Format::Affine { bits, group: 64, scale: Float::Bf16 };
         let shape = Shape::qwen36_35b_a3b();
         launch::check(&shape).unwrap();
-        let model = Model::new(&outline(&shape, affine(4), affine(8)), Traits::GPU, 512, 8192);
+        let model = Model::for_sessions(&outline(&shape, affine(4), affine(8)), Traits::GPU, 512, 8192, 3);
         let limits = Limits { page_bytes: 16384, buffer_bytes_max: 1 << 34 };
         let layout = Layout::new(&model.table, &[FileFacts { bytes: 1 << 35, mapped: true }], limits).unwrap();
         (model, layout)
@@ -129,6 +138,27 @@ mod tests {
                 assert!(needed, "{} {j} could run a stage earlier", later.contract.name);
             }
         }
+    }
+
+    #[test]
+    fn state_that_the_plan_itself_writes_is_not_there_yet() {
+        let (model, layout) = model();
+        let classes = [model.decode_class(100); 3];
+        let early = |plan: &Plan| -> Vec<(&'static str, bool)> {
+            let list = EncodeList::new(plan, &layout).unwrap();
+            let mut early: Vec<_> = list.dispatches().map(|(_, d)| (d.dispatch, d.state_is_there)).collect();
+            early.sort_unstable();
+            early.into_iter().map(|(i, early)| (plan.dispatches[i].contract.name, early)).collect()
+        };
+        for plan in [model.decode(4096, true), model.decode_batch(&classes, true)] {
+            assert!(early(&plan).iter().all(|(_, early)| *early));
+        }
+        let rows = early(&model.verify(&classes, true));
+        for kernel in ["delta_step", "attend_blocks"] {
+            let found: Vec<bool> = rows.iter().filter(|(name, _)| *name == kernel).map(|(_, early)| *early).collect();
+            assert!(found.chunks(3).all(|layer| layer == [true, false, false]), "{kernel}: {found:?}");
+        }
+        assert!(early(&model.prefill(512, true)).contains(&("attend", false)));
     }
 
     #[test]
