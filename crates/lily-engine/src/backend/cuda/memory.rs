@@ -3,7 +3,7 @@
 use super::driver::{Context, Memory as Area, Stream};
 use super::kept::{Keeper, Part};
 use super::refused;
-use crate::backend::gpu::layout::{FileFacts, Layout, Limits, Place};
+use crate::backend::gpu::layout::{FileFacts, Layout, Limits, Place, Stretch, joined};
 use crate::backend::{BackendError, Kept, State};
 use crate::checkpoint::Checkpoint;
 use crate::plan::{BufferTable, Home, Slot};
@@ -131,6 +131,17 @@ impl CudaState {
             place => panic!("{slot:?} is at {place:?}, not in a session's state"),
         }
     }
+
+    /// What to copy for slots with their places among kept bytes.
+    fn stretches(&self, parts: impl Iterator<Item = (Slot, usize)>) -> Vec<(Part<'_>, usize)> {
+        let stretch = |(slot, kept): (Slot, usize)| match self.layout.place(slot) {
+            Place::State { index: area, offset, .. } => Stretch { area, offset, kept, bytes: slot.bytes },
+            place => panic!("{slot:?} is at {place:?}, not in a session's state"),
+        };
+        let stretches = joined(parts.filter(|(slot, _)| slot.bytes > 0).map(stretch));
+        let part = |s: Stretch| (Part { area: &self.areas[s.area], offset: s.offset, bytes: s.bytes }, s.kept);
+        stretches.into_iter().map(part).collect()
+    }
 }
 
 /// # Panics
@@ -151,18 +162,18 @@ impl State for CudaState {
     }
 
     fn keep(&self, slots: &[Slot]) -> Box<dyn Kept> {
-        let part = |slot: &Slot| {
-            let (area, offset) = self.place(*slot);
-            Part { area, offset, bytes: slot.bytes }
-        };
-        let parts: Vec<Part> = slots.iter().filter(|slot| slot.bytes > 0).map(part).collect();
-        self.keeper.keep(&parts)
+        let mut kept = 0;
+        let one_after_another = slots.iter().map(|slot| {
+            kept += slot.bytes;
+            (*slot, kept - slot.bytes)
+        });
+        let parts = self.stretches(one_after_another).into_iter().map(|(part, _)| part);
+        self.keeper.keep(&parts.collect::<Vec<_>>())
     }
 
     fn take(&mut self, kept: &dyn Kept, parts: &[(Slot, usize)]) {
-        for (slot, from) in parts.iter().filter(|(slot, _)| slot.bytes > 0) {
-            let (area, offset) = self.place(*slot);
-            self.keeper.take(kept, *from, &Part { area, offset, bytes: slot.bytes });
+        for (part, from) in self.stretches(parts.iter().copied()) {
+            self.keeper.take(kept, from, &part);
         }
     }
 

@@ -188,6 +188,37 @@ impl Layout {
     }
 }
 
+/// A part of one of a session's areas, and where among kept bytes a copy of it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Which area.
+    pub area: usize,
+    /// First byte in it.
+    pub offset: usize,
+    /// First byte of what is kept.
+    pub kept: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+/// The same with neighbours made one, where they are neighbours in the area and among what is kept: a copy costs a GPU as much as
+/// megabytes of it do, and a recurrent state is dozens of buffers.
+pub fn joined(stretches: impl IntoIterator<Item = Stretch>) -> Vec<Stretch> {
+    let mut joined: Vec<Stretch> = Vec::new();
+    for next in stretches.into_iter().filter(|stretch| stretch.bytes > 0) {
+        match joined.last_mut() {
+            Some(last)
+                if (last.area, last.offset + last.bytes, last.kept + last.bytes)
+                    == (next.area, next.offset, next.kept) =>
+            {
+                last.bytes += next.bytes;
+            }
+            _ => joined.push(next),
+        }
+    }
+    joined
+}
+
 /// Takes `bytes` of the last area, or of a new one where it would become too long.
 fn owned(areas: &mut Vec<usize>, bytes: usize, limits: Limits) -> Place {
     let room = |used: usize| used.next_multiple_of(AREA_ALIGN) + bytes <= limits.buffer_bytes_max;
@@ -262,6 +293,15 @@ mod tests {
             assert!(pair[0].3 <= pair[1].2, "{pair:?}");
         }
         assert!(layout.windows.len() >= 3 && layout.owned.len() == 1 && layout.state.len() == 2);
+    }
+
+    #[test]
+    fn neighbours_on_both_sides_are_joined() {
+        let stretch = |area, offset, kept, bytes| Stretch { area, offset, kept, bytes };
+        let parts = [stretch(0, 0, 0, 8), stretch(0, 8, 8, 0), stretch(0, 8, 8, 4), stretch(0, 16, 12, 4)];
+        let others = [stretch(0, 20, 20, 4), stretch(1, 24, 24, 4)];
+        let want = [stretch(0, 0, 0, 12), stretch(0, 16, 12, 4), stretch(0, 20, 20, 4), stretch(1, 24, 24, 4)];
+        assert_eq!(joined(parts.into_iter().chain(others)), want);
     }
 
     #[test]
