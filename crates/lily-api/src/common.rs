@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::fields::{Body, Field, Kind, ignored, only, read, wrong};
+use crate::fields::{Body, Field, Kind, ignored, only, only_beside, read, wrong};
 use crate::request::{GrammarSyntax, ResponseFormat, Sampling, Thinking};
 
 /// Most stop strings of a request.
@@ -14,6 +14,12 @@ pub(crate) const STOPS_MAX: usize = 64;
 pub(crate) const TOP_LOGPROBS_MAX: i64 = 20;
 /// Most tokens that a field can ask for; the context is always shorter.
 pub(crate) const TOKENS_MAX: i64 = 1 << 31;
+
+/// What penalizes repetition, with the number that does not.
+const REPETITION: &[(&str, f64)] = &[("repetition_penalty", 1.0), ("repeat_penalty", 1.0)];
+/// All that penalizes tokens of the text, likewise.
+const PENALTIES: &[(&str, f64)] =
+    &[("repetition_penalty", 1.0), ("repeat_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0)];
 
 /// How tokens are chosen, for every API.
 pub(crate) const SAMPLING: &[Field] = &[
@@ -40,8 +46,8 @@ pub(crate) const SAMPLING: &[Field] = &[
     only("allowed_token_ids", &[], "tokens cannot be named; use a grammar, or logit_bias"),
     only("include_stop_str_in_output", &["false"], "stop strings are not in answers"),
     only("n_predict", &["-1"], "this API has another name for the most tokens"),
-    only("repeat_last_n", &["-1"], "penalties count the whole text"),
-    only("repetition_context_size", &[], "penalties count the whole text"),
+    only_beside("repeat_last_n", PENALTIES, &["-1"], "penalties count the whole text"),
+    only_beside("repetition_context_size", REPETITION, &[], "penalties count the whole text"),
     only("top_n_sigma", &["-1", "0"], "there is no top-n-sigma sampling; use min_p"),
     only("truncate_prompt_tokens", &[], "a prompt that is too long is refused; send a shorter one"),
 ];

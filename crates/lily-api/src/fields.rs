@@ -35,6 +35,8 @@ pub(crate) enum Handling {
     Ignored,
     /// It would change the meaning of the request and cannot be honoured: only these values, as JSON, which ask for nothing.
     Only(&'static [&'static str]),
+    /// The same, but only where one of these fields has another number than this, with which it asks for nothing: it says more of what they ask for.
+    OnlyBeside(&'static [(&'static str, f64)], &'static [&'static str]),
 }
 
 /// One field of a request.
@@ -62,6 +64,16 @@ pub(crate) const fn only(name: &'static str, values: &'static [&'static str], ab
     Field { name, kind: Kind::Any, handling: Handling::Only(values), about }
 }
 
+/// A field that is refused, but for values that ask for nothing, beside fields that ask for what it would change.
+pub(crate) const fn only_beside(
+    name: &'static str,
+    fields: &'static [(&'static str, f64)],
+    values: &'static [&'static str],
+    about: &'static str,
+) -> Field {
+    Field { name, kind: Kind::Any, handling: Handling::OnlyBeside(fields, values), about }
+}
+
 /// A checked body.
 #[derive(Debug)]
 pub(crate) struct Body {
@@ -86,7 +98,7 @@ impl Body {
         fields.retain(|_, value| !value.is_null());
         for field in tables.iter().copied().flatten() {
             let Some(value) = fields.get(field.name) else { continue };
-            check_field(field, value, format!("{place}{}", field.name))?;
+            check_field(field, value, format!("{place}{}", field.name), &fields)?;
         }
         Ok(Self { fields, place })
     }
@@ -168,10 +180,13 @@ pub(crate) fn text_at(object: &Map<String, Value>, name: &str, place: &str) -> R
     }
 }
 
-fn check_field(field: &Field, value: &Value, place: String) -> Result<(), ApiError> {
+fn check_field(field: &Field, value: &Value, place: String, beside: &Map<String, Value>) -> Result<(), ApiError> {
     match field.handling {
         Handling::Ignored => return Ok(()),
-        Handling::Only(values) => {
+        Handling::OnlyBeside(others, _) if !others.iter().any(|(name, nothing)| asks(beside, name, *nothing)) => {
+            return Ok(());
+        }
+        Handling::Only(values) | Handling::OnlyBeside(_, values) => {
             // As text, and numbers by value: 1 and 1.0 are the same.
             let same = |allowed: &&str| {
                 let allowed: Value = serde_json::from_str(allowed).unwrap_or_default();
@@ -210,6 +225,11 @@ fn check_field(field: &Field, value: &Value, place: String) -> Result<(), ApiErr
         }
         Kind::Bool | Kind::Text | Kind::Object | Kind::List => Ok(()),
     }
+}
+
+/// Whether a field has another number than the one that asks for nothing.
+fn asks(fields: &Map<String, Value>, name: &str, nothing: f64) -> bool {
+    fields.get(name).is_some_and(|value| value.as_f64() != Some(nothing))
 }
 
 fn check_texts(value: &Value, most: usize, place: String) -> Result<(), ApiError> {

@@ -53,6 +53,7 @@ fn object(tables: &[&[Field]], required: &[&str]) -> Value {
                 property["enum"] = Value::Array(values);
                 format!("Not supported: {}", field.about)
             }
+            Handling::OnlyBeside(..) => format!("Not supported beside a penalty: {}", field.about),
         };
         property["description"] = json!(about);
         properties.insert(field.name.into(), property);
@@ -84,6 +85,12 @@ pub(crate) fn markdown(api: Api) -> String {
             Handling::Ignored => format!("ignored: {}", field.about),
             Handling::Only([]) => format!("refused: {}", field.about),
             Handling::Only(values) => format!("refused unless `{}`: {}", values.join("` or `"), field.about),
+            Handling::OnlyBeside(fields, values) => {
+                let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+                let unless =
+                    if values.is_empty() { String::new() } else { format!(", unless `{}`", values.join("` or `")) };
+                format!("refused where `{}` asks for something{unless}: {}", names.join("` or `"), field.about)
+            }
         };
         out += &format!("| `{}` | {kind} | {about} |\n", field.name);
     }

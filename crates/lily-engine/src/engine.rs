@@ -137,6 +137,13 @@ pub enum EngineError {
     Empty,
 }
 
+impl EngineError {
+    /// Whether the device had no memory for what was asked of it, which it may have later.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, EngineError::Backend(BackendError::OutOfMemory { .. }))
+    }
+}
+
 /// How an [`Engine::advance`] went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {

@@ -30,7 +30,7 @@ impl Pace {
     }
 
     /// Seconds until one of `waiting` jobs has its turn, of which `together` are computed at a time; whole, at least one.
-    fn wait_seconds(&self, waiting: usize, together: usize) -> u64 {
+    pub(crate) fn wait_seconds(&self, waiting: usize, together: usize) -> u64 {
         let mean = f64::from_bits(self.mean.load(Ordering::Relaxed));
         (mean * waiting as f64 / together.max(1) as f64).clamp(1.0, WAIT_SECONDS_MAX).ceil() as u64
     }

@@ -11,7 +11,7 @@ use crate::prepare::Prepared;
 use lily_api::error::{ApiError, ErrorKind};
 use lily_api::finish::{CacheSources, Finish, FinishReason, Timings, Usage};
 use lily_api::output::{OutputParser, Piece, TokenLogprob};
-use lily_engine::generate::{FinishReason as Reason, Halt, Summary};
+use lily_engine::generate::{FinishReason as Reason, GenerateError, Halt, Summary};
 use lily_engine::sampler::Token;
 use lily_engine::scheduler::{JobError, JobEvent, JobId};
 use std::ops::ControlFlow;
@@ -155,7 +155,7 @@ impl Reader {
             Ok(summary) => Ok(self.finish(&summary)),
             Err(error) => {
                 tracing::error!(target: "lily::jobs", id = %self.passage.id, error = %error, "generation failed");
-                Err(failed(&error))
+                Err(failed(&error, self.app.pace.wait_seconds(1, 1)))
             }
         };
         let _ = self.sender.send(Message::End(end)); // perhaps nobody listens any more
@@ -228,11 +228,17 @@ impl Reader {
     }
 }
 
-/// What a client is told of a job that failed.
-fn failed(error: &JobError) -> ApiError {
-    let kind = match error {
-        JobError::ShutDown => ErrorKind::Unavailable,
-        JobError::Generate(_) | JobError::Panicked => ErrorKind::Internal,
-    };
-    ApiError::new(kind, format!("The generation failed: {error}."))
+/// What a client is told of a job that failed, where answers take so long.
+fn failed(error: &JobError, answer_seconds: u64) -> ApiError {
+    let message = format!("The generation failed: {error}.");
+    match error {
+        JobError::Generate(GenerateError::Engine(error)) if error.is_out_of_memory() => {
+            let message =
+                format!("{message} Try again when other answers have ended, or serve fewer at a time (--sessions).");
+            let error = ApiError::new(ErrorKind::Unavailable, message);
+            ApiError { code: Some("out_of_memory"), retry_after: Some(answer_seconds), ..error }
+        }
+        JobError::ShutDown => ApiError::new(ErrorKind::Unavailable, message),
+        JobError::Generate(_) | JobError::Panicked => ApiError::new(ErrorKind::Internal, message),
+    }
 }

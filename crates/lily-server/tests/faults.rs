@@ -125,6 +125,28 @@ fn a_shared_step_that_fails_ends_its_answers_with_an_error_and_no_others() {
     }
 }
 
+/// What the memory plan counted on may be somebody else's when a session is to be made.
+#[test]
+fn without_memory_for_another_session_a_client_is_told_to_come_back() {
+    let (server, faults) = fragile();
+    let one = busy(&server);
+    faults.fill_memory(true);
+    let other = busy(&server); // in the session of the warm-up, though the plan has room for more
+    for path in PATHS {
+        let answer = server.post(path, &body(path));
+        assert_eq!(answer.status, 503, "{path}: {}", answer.text());
+        assert!(answer.header("retry-after").is_some() && answer.header("x-should-retry") == Some("true"), "{path}");
+        let error = &answer.json()["error"];
+        let kind = if path == "/v1/messages" { "overloaded_error" } else { "unavailable_error" };
+        let words = error["message"].as_str().unwrap();
+        assert!(error["type"] == kind && words.contains("1073741824 bytes") && words.contains("--sessions"), "{error}");
+    }
+    drop(one);
+    server.wait_for("lily_requests_running", 1.0, SOON);
+    assert_healthy(&server);
+    drop(other);
+}
+
 /// Broken logits are one session's: whoever shared the step goes on.
 #[test]
 fn broken_logits_concern_their_session_alone() {

@@ -73,15 +73,42 @@ fn fields_of_sibling_apis_are_not_dropped() {
         assert_eq!(request(api, &with(api, name, nothing)), request(api, &body(api)), "{api:?}: {name}");
     }
     for api in APIS {
-        for (name, value, nothing) in [
-            ("repeat_last_n", json!(64), json!(-1)),
-            ("repetition_context_size", json!(20), Value::Null),
-            ("top_n_sigma", json!(1.5), json!(-1.0)),
-            ("truncate_prompt_tokens", json!(100), Value::Null),
-        ] {
+        for (name, value, nothing) in
+            [("top_n_sigma", json!(1.5), json!(-1.0)), ("truncate_prompt_tokens", json!(100), Value::Null)]
+        {
             assert_eq!(refusal(api, &with(api, name, value)).param.as_deref(), Some(name), "{api:?}");
             assert_eq!(request(api, &with(api, name, nothing)), request(api, &body(api)), "{api:?}: {name}");
         }
+    }
+}
+
+/// How much of the text penalties count is nobody's question where there are none.
+#[test]
+fn a_window_of_penalties_is_refused_beside_a_penalty_only() {
+    for api in APIS {
+        let both = |name, value: Value, penalty: &str, strength: f64| {
+            let mut body = with(api, name, value);
+            body[penalty] = json!(strength);
+            body
+        };
+        for (name, value, penalties) in [
+            (
+                "repeat_last_n",
+                json!(64),
+                &["repeat_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty"][..],
+            ),
+            ("repetition_context_size", json!(20), &["repeat_penalty", "repetition_penalty"]),
+        ] {
+            assert_eq!(request(api, &with(api, name, value.clone())), request(api, &body(api)), "{api:?}: {name}");
+            for penalty in penalties {
+                let error = refusal(api, &both(name, value.clone(), penalty, 0.5));
+                assert_eq!(error.param.as_deref(), Some(name), "{api:?} {penalty}: {error}");
+                let off = if penalty.starts_with("repe") { 1.0 } else { 0.0 };
+                request(api, &both(name, value.clone(), penalty, off));
+            }
+        }
+        let whole = request(api, &both("repeat_last_n", json!(-1), "repeat_penalty", 1.1));
+        assert_eq!(whole, request(api, &with(api, "repeat_penalty", json!(1.1))));
     }
 }
 

@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// A session for a job: one that the prompt continues, one of the same conversation, a new one if the memory plan has
+    /// A session for a job: one that the prompt continues, one of the same conversation, a new one if the memory plan and the device have
     /// any left, or the one that was used longest ago, of those that belong to no named conversation if there is one.
     fn session_for(&mut self, job: &Job) -> Result<Session, EngineError> {
         let continued = |idle: &Idle| {
@@ -152,10 +152,14 @@ impl Core {
             return Ok(self.idle.remove(place).session);
         }
         if self.running.len() + self.idle.len() < self.engine.memory_plan().sessions {
-            return self.engine.new_session();
+            match self.engine.new_session() {
+                // Others have taken what the memory plan counted on.
+                Err(error) if error.is_out_of_memory() && !self.idle.is_empty() => {}
+                made => return made,
+            }
         }
         let unnamed = self.idle.iter().position(|idle| idle.cache_key.is_none());
-        // As many sessions are idle as there is room for jobs, and this job has room.
+        // As many sessions are idle as there is room for jobs, and this job has room; or it is one that there was memory for.
         Ok(self.idle.remove(unnamed.unwrap_or(0)).session)
     }
 

@@ -29,6 +29,8 @@ struct Plot {
     next: Option<(Trouble, usize)>,
     /// Sessions of the step that it happened to.
     struck: usize,
+    /// There is no memory for further sessions.
+    full: bool,
 }
 
 /// What a test has to say to the device.
@@ -50,6 +52,11 @@ impl Faults {
     pub fn plan(&self, trouble: Trouble, after: usize) {
         let mut plot = self.plot();
         (plot.next, plot.struck) = (Some((trouble, after)), 0);
+    }
+
+    /// Whether there is no memory for further sessions from now on.
+    pub fn fill_memory(&self, full: bool) {
+        self.plot().full = full;
     }
 
     fn plot(&self) -> MutexGuard<'_, Plot> {
@@ -98,6 +105,13 @@ impl Faults {
 }
 
 impl Behaviour for Faults {
+    fn new_state(&self, behind: &Behind) -> Result<Box<dyn State>, BackendError> {
+        if self.plot().full {
+            return Err(BackendError::OutOfMemory { what: "a session".into(), bytes: 1 << 30 });
+        }
+        behind.cpu.new_state()
+    }
+
     fn run(&mut self, behind: &mut Behind, plan: &Plan, states: &mut [&mut dyn State]) -> Result<(), BackendError> {
         let has_logits = plan.dispatches.iter().any(|dispatch| dispatch.contract.name == "head");
         if !has_logits {
