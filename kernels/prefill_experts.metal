@@ -39,7 +39,7 @@ kernel void expert_gate_up(device const bfloat* x [[buffer(0)]],
                            uint index [[thread_index_in_threadgroup]],
                            uint simdgroup [[simdgroup_index_in_threadgroup]],
                            uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup uint4 memory[TILE_MEMORY];
+    threadgroup uint4 memory[EXPERT_TILE_MEMORY];
     constant MoeDims& d = args.dims;
     const uint expert = tiles[2 * group.y];
     if (expert == NO_TILE) return;
@@ -47,7 +47,7 @@ kernel void expert_gate_up(device const bfloat* x [[buffer(0)]],
     const uint rows = min(offsets[expert + 1] - first, TILE_ROWS);
     const StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, d.width);
     const StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, d.width);
-    TilePlace place = tile_place(d.expert_width, rows, group.x, index, simdgroup, lane);
+    TilePlace place = tile_place<2>(d.expert_width, rows, group.x, index, simdgroup, lane);
     place.matrix_row = expert * args.stride_rows;
     TokenRows source;
     source.x = x;
@@ -57,7 +57,7 @@ kernel void expert_gate_up(device const bfloat* x [[buffer(0)]],
     Gate sink;
     sink.y = y + ulong(first) * d.expert_width;
     sink.outputs = d.expert_width;
-    multiply_tile<2>(gate, up, place, source, sink, memory);
+    multiply_tile<2, 64>(gate, up, place, source, sink, memory);
 }
 
 kernel void expert_down(device const bfloat* act [[buffer(0)]],
@@ -73,20 +73,20 @@ kernel void expert_down(device const bfloat* act [[buffer(0)]],
                         uint index [[thread_index_in_threadgroup]],
                         uint simdgroup [[simdgroup_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup uint4 memory[TILE_MEMORY];
+    threadgroup uint4 memory[EXPERT_TILE_MEMORY];
     constant MoeDims& d = args.dims;
     const uint expert = tiles[2 * group.y];
     if (expert == NO_TILE) return;
     const uint first = tiles[2 * group.y + 1];
     const uint rows = min(offsets[expert + 1] - first, TILE_ROWS);
     const StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, d.expert_width);
-    TilePlace place = tile_place(d.width, rows, group.x, index, simdgroup, lane);
+    TilePlace place = tile_place<1>(d.width, rows, group.x, index, simdgroup, lane);
     place.matrix_row = expert * args.stride_rows;
     StoreByAssignment sink;
     sink.y = y;
     sink.order = order + first;
     sink.outputs = d.width;
-    multiply_tile<1>(m, m, place, dense_rows(act, d.expert_width, first), sink, memory);
+    multiply_tile<1, 64>(m, m, place, dense_rows(act, d.expert_width, first), sink, memory);
 }
 
 // A thread adds the experts of one element: the shared one first, then from the most to the least likely.

@@ -40,7 +40,7 @@ kernel void matmul(device const bfloat* x [[buffer(0)]],
     Store sink;
     sink.y = y + ulong(first) * args.outputs;
     sink.outputs = args.outputs;
-    multiply_tile<1>(m, m, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+    multiply_tile<1, 128>(m, m, tile_place<1>(args.outputs, rows, group.x, index, simdgroup, lane),
                      dense_rows(x, args.cols, first), sink, memory);
 }
 
@@ -61,7 +61,7 @@ kernel void matmul_add(device const bfloat* x [[buffer(0)]],
     Add sink;
     sink.h = h + ulong(first) * args.outputs;
     sink.outputs = args.outputs;
-    multiply_tile<1>(m, m, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+    multiply_tile<1, 128>(m, m, tile_place<1>(args.outputs, rows, group.x, index, simdgroup, lane),
                      dense_rows(x, args.cols, first), sink, memory);
 }
 
@@ -86,7 +86,7 @@ kernel void gate_up(device const bfloat* x [[buffer(0)]],
     Gate sink;
     sink.y = y + ulong(first) * args.outputs;
     sink.outputs = args.outputs;
-    multiply_tile<2>(gate, up, tile_place(args.outputs, rows, group.x, index, simdgroup, lane),
+    multiply_tile<2, 128>(gate, up, tile_place<2>(args.outputs, rows, group.x, index, simdgroup, lane),
                      dense_rows(x, args.cols, first), sink, memory);
 }
 

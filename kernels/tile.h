@@ -1,7 +1,8 @@
 // Matrix tiles: products of activations with stored matrices, dequantised on the way. A primitive owns its K loop and the
 // threadgroup memory; the kernel passes matrices, the place of the tile, where rows come from and where results go.
 //
-// A tile has 64 outputs and 16, 32 or 64 rows of activations. A SIMD-group computes 32 outputs of 16 or 32 of the rows.
+// A tile has 64 outputs and 16, 32 or 64 rows of activations (in tile_mma.h also 128 rows, with 128 outputs). A SIMD-group
+// computes 32 outputs of 16 or 32 of the rows.
 // Every element is the sum over K in steps of 8, ascending, in fp32, whatever the tile's height: a row's result does not
 // depend on the tile that it is in. Weights are rounded to bf16 after dequantisation.
 //
@@ -16,12 +17,14 @@
 #define TILE_K 32
 // Elements from one row of a staged tile to the next: 16-byte aligned, rows spread over the memory banks.
 #define TILE_STRIDE 40
-// 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations; or three
-// steps of activations (tile_mma.h).
+// 16-byte words of threadgroup memory that a tile needs: two matrices of 64 rows, and 64 rows of activations; or four
+// steps of activations, and what their alignment may cost (tile_mma.h). Tiles of experts have up to 64 rows.
 #if defined(LILY_MMA)
-#define TILE_MEMORY (3 * 64 * 72 * 2 / 16)
+#define TILE_MEMORY (4 * 128 * 128 / 16 + 64)
+#define EXPERT_TILE_MEMORY (4 * 64 * 128 / 16 + 64)
 #else
 #define TILE_MEMORY (3 * 64 * TILE_STRIDE * 2 / 16)
+#define EXPERT_TILE_MEMORY TILE_MEMORY
 #endif
 
 // Which tile, and who computes it.
@@ -135,20 +138,28 @@ inline void multiply_strips(StoredMatrix first, StoredMatrix second, TilePlace p
 
 #endif
 
-// A tile of TILE_ROWS rows.
-template <int Matrices, class Source, class Sink>
+// A tile of TILE_ROWS rows, of which no kernel of its has more than `Tallest`.
+template <int Matrices, int Tallest, class Source, class Sink>
 inline void multiply_tile(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
                           threadgroup uint4* memory) {
 #if defined(LILY_MMA)
-    // A tall tile with few rows is an expert's last.
-    if (TILE_ROWS == 64 && place.rows <= 16)
-        multiply_mma<16, Matrices, 128>(first, second, place, source, sink, memory);
-    else if (TILE_ROWS == 64)
-        multiply_mma<64, Matrices, 128>(first, second, place, source, sink, memory);
-    else if (TILE_ROWS == 32)
-        multiply_mma<32, Matrices, 128>(first, second, place, source, sink, memory);
-    else
-        multiply_mma<16, Matrices, 64>(first, second, place, source, sink, memory);
+    constexpr int Strips = Matrices;
+    if (Tallest == 128 && TILE_ROWS == 128) {
+        if (place.rows <= 32)
+            multiply_wide<32, 2, 1, Matrices>(first, second, place, source, sink, memory);
+        else if (place.rows <= 64)
+            multiply_wide<64, 2, 1, Matrices>(first, second, place, source, sink, memory);
+        else if (place.rows <= 96)
+            multiply_wide<96, 2, 1, Matrices>(first, second, place, source, sink, memory);
+        else
+            multiply_wide<128, 2, 1, Matrices>(first, second, place, source, sink, memory);
+    } else if (place.rows <= 16) {
+        multiply_wide<16, 1, Strips, Matrices>(first, second, place, source, sink, memory);
+    } else if (TILE_ROWS == 64 && place.rows > 32) {
+        multiply_wide<64, 1, Strips, Matrices>(first, second, place, source, sink, memory);
+    } else {
+        multiply_wide<32, 1, Strips, Matrices>(first, second, place, source, sink, memory);
+    }
 #else
     if (TILE_ROWS == 64)
         multiply_strips<32, Matrices, 128>(first, second, place, source, sink, memory);
@@ -159,12 +170,16 @@ inline void multiply_tile(StoredMatrix first, StoredMatrix second, TilePlace pla
 #endif
 }
 
+// Outputs of a tile that computes so many products.
+inline uint tile_outputs(uint matrices) { return TILE_ROWS == 128 && matrices == 1 ? 2 * TILE_OUTPUTS : TILE_OUTPUTS; }
+
 // The place of a tile in a grid of tiles of outputs by tiles of rows.
+template <int Matrices>
 inline TilePlace tile_place(uint outputs, uint rows, uint output_tile, uint thread_index, uint simdgroup, uint lane) {
     TilePlace place;
     place.matrix_row = 0;
     place.outputs = outputs;
-    place.first_output = output_tile * TILE_OUTPUTS;
+    place.first_output = output_tile * tile_outputs(Matrices);
     place.rows = rows;
     place.thread_index = thread_index;
     place.simdgroup = simdgroup;

@@ -1,18 +1,15 @@
-// Tiles by the matrix units of NVIDIA's GPUs: bf16 operands, fp32 sums, 16x8x16 at a time. Included where the host's headers
-// have `ptx`, which wraps the instructions.
+// Tiles by the matrix units of NVIDIA's Hopper GPUs: bf16 operands, fp32 sums, 64 outputs by up to 128 rows by 16 columns at a
+// time, which four SIMD-groups together ask for. Included where the host's headers have `ptx`, which wraps the instructions.
 //
-// Weights are the left operand and never pass through threadgroup memory: a lane dequantises what it multiplies. Rows of
-// activations are the right operand; steps of them are copied to threadgroup memory while earlier ones are multiplied.
+// Weights are the left operand and never pass through threadgroup memory: a lane dequantises what it multiplies, while the
+// products of the step before are under way. Rows of activations are the right operand; steps of 64 columns of them are copied
+// to threadgroup memory while earlier ones are multiplied.
 //
-// A step is 64 columns. Of these, lane l takes columns 16 t to 16 t + 15, where t = l % 4: eight bytes of 4-bit codes, and for
-// both operands the same ones, in four operations that take four columns each. So an operation's columns are not
-// neighbours, but which they are depends on nothing else; a row's sums do not depend on the tile's height.
+// A tile of 128 rows has eight SIMD-groups and twice the outputs of a lower one, or as many where it computes two products.
+// Tiles multiply with as many rows as they need, in steps of 16 to 32. Each operation takes 16 neighbouring columns, so that a
+// row's sums do not depend on any of this.
 #pragma once
 
-// Elements from one row of a staged step to the next: 16-byte aligned, and eight rows meet different banks.
-#define MMA_STRIDE 72
-// Steps in threadgroup memory.
-#define MMA_STAGES 3
 // Steps of codes that are under way.
 #define MMA_AHEAD 2
 
@@ -23,214 +20,260 @@ struct WeightStep {
     uint biases[2];
 };
 
-// A lane's sixteen weights of a row in bf16, in pairs of neighbours.
-struct WeightPairs {
-    uint pairs[8];
-};
+// Whether a format is the one that is dequantised in bf16: 4-bit codes with scales and biases in bf16 for at least a step.
+inline bool is_packed(uint format) { return bits_of(format) == 4 && float_type_of(format) == 0 && group_of(format) >= 64; }
 
-// Whether a format is the one that is dequantised in bf16: 4-bit codes with scales and biases in bf16.
-inline bool is_packed(uint format) { return bits_of(format) == 4 && float_type_of(format) == 0; }
-
-// Two values rounded to bf16.
-inline uint rounded_pair(float low, float high) { return as_type<uint>(bfloat2(bfloat(low), bfloat(high))); }
-
-// Requests columns `column` to `column + 15` of rows `row` and `last`.
+// Requests columns `column` to `column + 15` of rows `row` and `other`.
 inline void request_weights(thread WeightStep& step, StoredMatrix m, uint row, uint other, uint column) {
-    const uint size = group_of(m.format);
+    // A shift, because the driver's compiler knows the format, but does not turn a division into one.
+    const uint shift = 31 - clz(group_of(m.format));
 #pragma clang loop unroll(full)
     for (int i = 0; i < 2; i++) {
         const uint at = i == 0 ? row : other;
-        const ulong group = ulong(at) * (m.cols / size) + column / size;
+        const ulong group = ulong(at) * (m.cols >> shift) + (column >> shift);
         step.codes[i] = load_uint2(row_codes(m, at) + column / 2);
-        step.scales[i] = ((device const ushort*)m.scales)[group] * 0x10001u;
-        step.biases[i] = ((device const ushort*)m.biases)[group] * 0x10001u;
+        step.scales[i] = ((device const ushort*)m.scales)[group];
+        step.biases[i] = ((device const ushort*)m.biases)[group];
     }
 }
 
-// Sixteen requested weights: the code plus 128 is a bf16 whose lower byte is the code, so that 128 is taken off exactly.
-inline WeightPairs dequantize_pairs(uint2 codes, uint scale, uint bias) {
-    WeightPairs w;
+// Byte t of the words of the four lanes that share lane / 4, where t is the own lane's number among them.
+inline uint bytes_across(uint word, uint lane) {
+    const uint beside = simd_shuffle_xor(word, ushort(1));
+    const uint pairs = ptx::bytes(word, beside, lane % 2 == 0 ? 0x6240 : 0x3715);
+    const uint across = simd_shuffle_xor(pairs, ushort(2));
+    return ptx::bytes(pairs, across, lane % 4 < 2 ? 0x5410 : 0x3276);
+}
+
+// What a lane has of a step's left operands: of operation k two rows in columns 16 k + 2 t and the next, then in columns 8
+// further.
+struct LeftOperands {
+    uint words[4][4];
+};
+
+// The weights of a step. A code plus 128 is a bf16 whose lower byte is the code, so that 128 is taken off exactly.
+inline void dequantize_step(thread LeftOperands& to, thread const WeightStep& step, uint lane) {
 #pragma clang loop unroll(full)
-    for (int half_of = 0; half_of < 2; half_of++) {
-        const uint word = half_of == 0 ? codes.x : codes.y;
-        const uint odd = word >> 4;
+    for (int i = 0; i < 2; i++) {
+        const uint scale = step.scales[i] * 0x10001u;
+        const uint bias = step.biases[i] * 0x10001u;
 #pragma clang loop unroll(full)
-        for (uint i = 0; i < 4; i++) {
-            // Byte i of the even and of the odd codes, in the lower bytes of both halves.
-            const uint both = (ptx::bytes(word, odd, i | i << 4 | (i + 4) << 8 | (i + 4) << 12) & 0x000f000fu) | 0x43004300u;
-            w.pairs[4 * half_of + i] = ptx::fma_bf16x2(ptx::fma_bf16x2(both, 0x3f803f80u, 0xc300c300u), scale, bias);
+        for (int part = 0; part < 2; part++) {
+            const uint word = bytes_across(part == 0 ? step.codes[i].x : step.codes[i].y, lane);
+            const uint odd = word >> 4;
+#pragma clang loop unroll(full)
+            for (uint k = 0; k < 4; k++) {
+                // Byte k of the even and of the odd codes, in the lower bytes of both halves.
+                const uint both = ptx::bytes(word, odd, k | k << 4 | (k + 4) << 8 | (k + 4) << 12);
+                const uint offset = ptx::and_or(both, 0x000f000fu, 0x43004300u);
+                to.words[k][2 * part + i] = ptx::fma_bf16x2(ptx::fma_bf16x2(offset, 0x3f803f80u, 0xc300c300u), scale, bias);
+            }
         }
     }
-    return w;
 }
 
-// Sixteen weights of any format, rounded from fp32. Columns past the end are 0.
-inline WeightPairs load_pairs(StoredMatrix m, uint row, uint column) {
-    WeightPairs w;
-    const bool inside = column < m.cols;
-    const uint first = inside ? column : 0;
-    const Group group = load_group(m, row, first);
+// Two neighbouring weights of any format, rounded from fp32; `column` is even. Columns past the end are 0.
+inline uint load_pair(StoredMatrix m, uint row, uint column) {
+    if (column >= m.cols) return 0;
+    const Float8 x = dequantize8(m, row, column & ~7u);
+    const float4 four = column & 4u ? x.high : x.low;
+    const float2 two = column & 2u ? four.zw : four.xy;
+    return as_type<uint>(bfloat2(two));
+}
+
+// The same of a step, of plain bf16 and of all else; the lane's first column is 2 t.
+inline void load_step(thread LeftOperands& to, StoredMatrix m, uint row, uint other, uint column) {
+    if (bits_of(m.format) == 0 && float_type_of(m.format) == 0) {
 #pragma clang loop unroll(full)
-    for (int half_of = 0; half_of < 2; half_of++) {
-        const Float8 x = load_codes8(m.format, row_codes(m, row), first + 8 * half_of);
-        const float4 low = inside ? group.scale * x.low + group.bias : float4(0.0f);
-        const float4 high = inside ? group.scale * x.high + group.bias : float4(0.0f);
-        w.pairs[4 * half_of] = rounded_pair(low.x, low.y);
-        w.pairs[4 * half_of + 1] = rounded_pair(low.z, low.w);
-        w.pairs[4 * half_of + 2] = rounded_pair(high.x, high.y);
-        w.pairs[4 * half_of + 3] = rounded_pair(high.z, high.w);
+        for (uint i = 0; i < 16; i++) {
+            const uint at = column + i / 4 * 16 + i / 2 % 2 * 8;
+            to.words[i / 4][i % 4] = at < m.cols ? load_uint(row_codes(m, i % 2 == 0 ? row : other) + 2 * at) : 0;
+        }
+        return;
     }
-    return w;
+    // One piece of code for all sixteen: formats are many, and their paths long.
+#pragma clang loop unroll(disable)
+    for (uint n = 0; n < 16; n++) {
+        const uint pair = load_pair(m, n % 2 == 0 ? row : other, column + n / 4 * 16 + n / 2 % 2 * 8);
+#pragma clang loop unroll(full)
+        for (uint i = 0; i < 16; i++) to.words[i / 4][i % 4] = i == n ? pair : to.words[i / 4][i % 4];
+    }
 }
 
 // Copies of steps of activations. A thread copies the same 16-byte pieces of the same rows in every step.
-template <int Rows, int Threads>
+template <int Rows, int Threads, int Stages>
 struct RowCopies {
     device const uchar* from[Rows * 8 / Threads];
     threadgroup uchar* to;
     uint cols;
     uint piece;
 
+    // The copies of these rows into stages from `memory` on.
+    template <class Source>
+    void prepare(Source source, TilePlace place, uint columns, threadgroup uchar* memory) thread {
+        cols = columns;
+        piece = place.thread_index % 8;
+        const uint first = place.thread_index / 8;
+        to = memory + first * 128 + ((piece ^ (first & 7)) << 4);
+#pragma clang loop unroll(full)
+        for (int i = 0; i < Rows * 8 / Threads; i++)
+            // Rows past the last repeat it; nobody uses their results.
+            from[i] = (device const uchar*)source.row(min(first + i * (Threads / 8), place.rows - 1));
+    }
+
     // Starts the copies of step `step`; columns past the end become 0.
     void start(uint step) thread {
         const uint column = step * 64 + piece * 8;
+        threadgroup uchar* stage = to + (step % Stages) * (Rows * 128);
 #pragma clang loop unroll(full)
-        for (int i = 0; i < Rows * 8 / Threads; i++) {
-            threadgroup uchar* stage = to + (step % MMA_STAGES) * (Rows * MMA_STRIDE * 2) + i * (Threads / 8) * (MMA_STRIDE * 2);
-            ptx::copy_16(stage, from[i] + (column < cols ? 2 * column : 0), column < cols);
-        }
+        for (int i = 0; i < Rows * 8 / Threads; i++)
+            ptx::copy_16(stage + i * (Threads * 16), from[i] + (column < cols ? 2 * column : 0), column < cols);
         ptx::end_copies();
     }
 };
 
-// The product of a tile of `Rows` rows and 64 outputs, of which a SIMD-group computes 16 (of four) or 32 (of two).
-template <int Rows, int Matrices, int Threads, class Source, class Sink>
-inline void multiply_mma(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
-                         threadgroup uint4* memory) {
-    constexpr int Parts = 128 / Threads;
-    constexpr int Blocks = Rows / 8;
-    const uint lane_row = place.lane / 4;
-    const uint lane_column = place.lane % 4 * 16;
-    const uint own_output = place.simdgroup * 16 * Parts + lane_row;
-    const bool packed = is_packed(first.format) && (Matrices == 1 || is_packed(second.format)) && first.cols % 64 == 0;
+// The weights of four SIMD-groups: 64 of a matrix's rows, of which a lane has two.
+struct WeightRows {
+    StoredMatrix m;
+    uint row;
+    uint other;
+};
 
-    RowCopies<Rows, Threads> copies;
-    copies.cols = first.cols;
-    copies.piece = place.thread_index % 8;
-    copies.to = (threadgroup uchar*)memory + place.thread_index / 8 * (MMA_STRIDE * 2) + copies.piece * 16;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < Rows * 8 / Threads; i++) {
-        const uint row = min(place.thread_index / 8 + i * (Threads / 8), place.rows - 1);
-        copies.from[i] = (device const uchar*)source.row(row);
+// A tile's product. `Rows` is what it is multiplied with, of which `place.rows` exist. Every four SIMD-groups have `Strips` times
+// 64 weights; strips take the matrices by turns.
+template <int Rows, int Groups, int Strips, int Matrices>
+struct WideTile {
+    static constexpr constant int Threads = 128 * Groups;
+    // Of every matrix.
+    static constexpr constant int Outputs = 64 * Groups * Strips / Matrices;
+    static constexpr constant int Stages = 4;
+
+    float sums[Strips][Rows / 2];
+    WeightRows weights[Strips];
+    WeightStep ahead[MMA_AHEAD][Strips];
+    RowCopies<Rows, Threads, Stages> copies;
+    TilePlace place;
+
+    int strip_index(int s) const thread { return int(place.simdgroup / 4) + Groups * s; }
+    // A lane's first output among the tile's.
+    uint own_output(int s) const thread {
+        return strip_index(s) / Matrices * 64 + place.simdgroup % 4 * 16 + place.lane / 4;
     }
-    // Rows of weights past the last output repeat it; nobody uses their results.
-    uint rows[Parts][2];
-#pragma clang loop unroll(full)
-    for (int p = 0; p < Parts; p++)
-#pragma clang loop unroll(full)
-        for (int i = 0; i < 2; i++)
-            rows[p][i] = place.matrix_row + min(place.first_output + own_output + 16 * p + 8 * i, place.outputs - 1);
 
-    float sums[Matrices][Parts][Blocks][4];
+    void begin(StoredMatrix first, StoredMatrix second) thread {
 #pragma clang loop unroll(full)
-    for (int m = 0; m < Matrices; m++)
+        for (int s = 0; s < Strips; s++) {
+            // Weights past the last output repeat it; nobody uses their results.
+            const uint output = place.first_output + own_output(s);
+            weights[s].m = strip_index(s) % Matrices == 0 ? first : second;
+            weights[s].row = place.matrix_row + min(output, place.outputs - 1);
+            weights[s].other = place.matrix_row + min(output + 8, place.outputs - 1);
 #pragma clang loop unroll(full)
-        for (int p = 0; p < Parts; p++)
-#pragma clang loop unroll(full)
-            for (int b = 0; b < Blocks; b++)
-#pragma clang loop unroll(full)
-                for (int i = 0; i < 4; i++) sums[m][p][b][i] = 0.0f;
-
-    const uint steps = (first.cols + 63) / 64;
-    WeightStep ahead[MMA_AHEAD][Matrices][Parts];
-#pragma clang loop unroll(full)
-    for (int s = 0; s < MMA_STAGES - 1; s++) copies.start(s);
-    if (packed) {
-#pragma clang loop unroll(full)
-        for (int s = 0; s < MMA_AHEAD; s++)
-#pragma clang loop unroll(full)
-            for (int p = 0; p < Parts; p++) {
-                const uint column = min(s * 64 + lane_column, first.cols - 16);
-                request_weights(ahead[s][0][p], first, rows[p][0], rows[p][1], column);
-                if (Matrices == 2) request_weights(ahead[s][Matrices - 1][p], second, rows[p][0], rows[p][1], column);
-            }
+            for (int i = 0; i < Rows / 2; i++) sums[s][i] = 0.0f;
+        }
     }
-    for (uint step = 0; step < steps; step += MMA_AHEAD) {
+
+    void request(thread WeightStep& to, int s, uint step) thread {
+        const thread WeightRows& w = weights[s];
+        request_weights(to, w.m, w.row, w.other, min(step * 64 + place.lane % 4 * 16, w.m.cols - 16));
+    }
+
+    // The left operands of a step; requests those of a later one.
+    template <bool Packed>
+    void take(thread LeftOperands& to, int s, thread WeightStep& held, uint step) thread {
+        if (Packed) {
+            dequantize_step(to, held, place.lane);
+            request(held, s, step + MMA_AHEAD);
+            return;
+        }
+        const thread WeightRows& w = weights[s];
+        load_step(to, w.m, w.row, w.other, step * 64 + place.lane % 4 * 2);
+    }
+
+    template <bool Packed>
+    void multiply(threadgroup uchar* memory) thread {
+        // Columns past the end are 0, so that a last step may have none.
+        const uint steps = (copies.cols + 63) / 64;
 #pragma clang loop unroll(full)
-        for (int s = 0; s < MMA_AHEAD; s++) {
-            if (step + s >= steps) continue;
-            const uint column = (step + s) * 64 + lane_column;
-            WeightPairs weights[Matrices][Parts][2];
+        for (int s = 0; s < Stages - 2; s++) copies.start(s);
+        if (Packed) {
 #pragma clang loop unroll(full)
-            for (int m = 0; m < Matrices; m++)
+            for (int a = 0; a < MMA_AHEAD; a++)
 #pragma clang loop unroll(full)
-                for (int p = 0; p < Parts; p++) {
-                    const StoredMatrix matrix = m == 0 ? first : second;
+                for (int s = 0; s < Strips; s++) request(ahead[a][s], s, a);
+        }
+        LeftOperands left[2];
+        for (uint step = 0; step < steps; step += MMA_AHEAD) {
 #pragma clang loop unroll(full)
-                    for (int i = 0; i < 2; i++) {
-                        if (packed) {
-                            const thread WeightStep& w = ahead[s][m][p];
-                            weights[m][p][i] = dequantize_pairs(w.codes[i], w.scales[i], w.biases[i]);
-                        } else {
-                            weights[m][p][i] = load_pairs(matrix, rows[p][i], column);
-                        }
+            for (int a = 0; a < MMA_AHEAD; a++) {
+                const ulong right = ptx::swizzled_rows(memory + ((step + a) % Stages) * (Rows * 128));
+#pragma clang loop unroll(full)
+                for (int s = 0; s < Strips; s++) {
+                    thread LeftOperands& own = left[(a * Strips + s) % 2];
+                    take<Packed>(own, s, ahead[a][s], step + a);
+                    if (s == 0) {
+                        // What the stage two steps back holds has been multiplied by all when all are here.
+                        ptx::wait_copies<Stages - 3>();
+                        ptx::share_with_products();
+                        threadgroup_barrier(mem_flags::mem_threadgroup);
+                        copies.start(step + a + Stages - 2);
                     }
-                    if (packed) {
-                        const uint later = min(column + 64 * MMA_AHEAD, first.cols - 16);
-                        request_weights(ahead[s][m][p], matrix, rows[p][0], rows[p][1], later);
-                    }
+                    ptx::begin_products();
+#pragma clang loop unroll(full)
+                    for (int k = 0; k < 4; k++)
+                        ptx::Products<Rows>::add(sums[s], own.words[k], right + k * PTX_NEXT_16_COLUMNS);
+                    ptx::end_products();
+                    ptx::wait_products<1>();
                 }
-            ptx::wait_copies<MMA_STAGES - 2>();
+            }
+        }
+        ptx::wait_products<0>();
+#pragma clang loop unroll(full)
+        for (int s = 0; s < Strips; s++) ptx::settle(sums[s]);
+        ptx::wait_copies<0>();
+    }
+
+    // Some rows at a time go through threadgroup memory, so that neighbouring threads hand out neighbouring outputs.
+    template <class Sink>
+    void put(Sink sink, threadgroup float* results) const thread {
+        constexpr int Pass = Rows > 32 ? 32 : Rows;
+        constexpr int Stride = Outputs + 4;
+#pragma clang loop unroll(full)
+        for (int pass = 0; pass < Rows / Pass; pass++) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            copies.start(step + s + MMA_STAGES - 1);
-            threadgroup const uchar* staged = (threadgroup const uchar*)memory +
-                                              ((step + s) % MMA_STAGES) * (Rows * MMA_STRIDE * 2) +
-                                              lane_row * (MMA_STRIDE * 2) + lane_column * 2;
 #pragma clang loop unroll(full)
-            for (int b = 0; b < Blocks; b++) {
-                threadgroup const uint4* at = (threadgroup const uint4*)(staged + b * 8 * (MMA_STRIDE * 2));
-                const uint4 x[2] = {at[0], at[1]};
+            for (int s = 0; s < Strips; s++) {
+                threadgroup float* to = results + strip_index(s) % Matrices * (Pass * Stride) + own_output(s);
 #pragma clang loop unroll(full)
-                for (int k = 0; k < 4; k++) {
-                    const uint4 words = x[k / 2];
-                    const uint low = k % 2 == 0 ? words.x : words.z;
-                    const uint high = k % 2 == 0 ? words.y : words.w;
+                for (int b = 0; b < Pass / 8; b++)
 #pragma clang loop unroll(full)
-                    for (int m = 0; m < Matrices; m++)
-#pragma clang loop unroll(full)
-                        for (int p = 0; p < Parts; p++)
-                            ptx::multiply_16x8x16(sums[m][p][b], weights[m][p][0].pairs[2 * k],
-                                                  weights[m][p][1].pairs[2 * k], weights[m][p][0].pairs[2 * k + 1],
-                                                  weights[m][p][1].pairs[2 * k + 1], low, high);
-                }
+                    for (int i = 0; i < 4; i++)
+                        to[(8 * b + int(place.lane % 4) * 2 + i % 2) * Stride + i / 2 * 8] = sums[s][(Pass / 8 * pass + b) * 4 + i];
             }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            const uint own = place.thread_index % Outputs;
+            const uint output = place.first_output + own;
+            if (output >= place.outputs) continue;
+            for (uint r = place.thread_index / Outputs; r < Pass && pass * Pass + r < place.rows; r += Threads / Outputs)
+                sink.put(pass * Pass + r, output, results[r * Stride + own],
+                         Matrices == 2 ? results[(Pass + r) * Stride + own] : 0.0f);
         }
     }
-    ptx::wait_copies<0>();
+};
 
-    // Sixteen rows at a time go through threadgroup memory, so that neighbouring threads hand out neighbouring outputs.
-    threadgroup float* results = (threadgroup float*)memory;
-#pragma clang loop unroll(full)
-    for (int pass = 0; pass < Rows / 16; pass++) {
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-#pragma clang loop unroll(full)
-        for (int m = 0; m < Matrices; m++)
-#pragma clang loop unroll(full)
-            for (int p = 0; p < Parts; p++)
-#pragma clang loop unroll(full)
-                for (int b = 0; b < 2; b++)
-#pragma clang loop unroll(full)
-                    for (int i = 0; i < 4; i++) {
-                        const uint row = 8 * b + place.lane % 4 * 2 + i % 2;
-                        results[(16 * m + row) * 68 + own_output + 16 * p + i / 2 * 8] = sums[m][p][2 * pass + b][i];
-                    }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        const uint output = place.first_output + place.thread_index % 64;
-        for (uint r = place.thread_index / 64; r < 16; r += Threads / 64) {
-            const uint row = 16 * pass + r;
-            const uint at = r * 68 + place.thread_index % 64;
-            if (row < place.rows && output < place.outputs)
-                sink.put(row, output, results[at], Matrices == 2 ? results[at + 16 * 68] : 0.0f);
-        }
-    }
+// All threads of the threadgroup call it.
+template <int Rows, int Groups, int Strips, int Matrices, class Source, class Sink>
+inline void multiply_wide(StoredMatrix first, StoredMatrix second, TilePlace place, Source source, Sink sink,
+                          threadgroup uint4* memory) {
+    WideTile<Rows, Groups, Strips, Matrices> tile;
+    tile.place = place;
+    // Stages begin where the swizzle of their rows does.
+    threadgroup uchar* stages = (threadgroup uchar*)memory + (1024u - (uint(ulong(memory)) & 1023u)) % 1024u;
+    tile.copies.prepare(source, place, first.cols, stages);
+    tile.begin(first, second);
+    if (is_packed(first.format) && (Matrices == 1 || is_packed(second.format)))
+        tile.template multiply<true>(stages);
+    else
+        tile.template multiply<false>(stages);
+    tile.put(sink, (threadgroup float*)memory);
 }

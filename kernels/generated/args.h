@@ -126,6 +126,7 @@ struct MatMulArgs {
     uint cols;
     uint outputs;
     uint format;
+    uint tile_rows;
 };
 
 struct MatMulAddArgs {
@@ -133,6 +134,7 @@ struct MatMulAddArgs {
     uint cols;
     uint outputs;
     uint format;
+    uint tile_rows;
 };
 
 struct MatVecAddArgs {
@@ -148,6 +150,7 @@ struct GateUpArgs {
     uint outputs;
     uint gate_format;
     uint up_format;
+    uint tile_rows;
 };
 
 struct ProjectArgs {

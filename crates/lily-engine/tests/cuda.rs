@@ -33,6 +33,10 @@ impl Runs for Gpu {
     fn packed_queries(&self) -> u32 {
         Traits::WIDE_GPU.packed_queries
     }
+
+    fn tile_heights(&self) -> [u32; 3] {
+        [32, 64, 128]
+    }
 }
 
 gpu_cases!(Gpu);

@@ -103,10 +103,9 @@ fn split(text: &str, name: &str, early: bool, source: &Path) -> Result<Kernel, E
         entry.lines().filter_map(number).max()
     };
     let threadgroup_bytes = told("// sm_arena ").unwrap_or(0);
-    let entry = match told("// sm_registers ") {
-        Some(most) => entry.replacen("\n{", &format!("\n.maxnreg {most}\n{{"), 1),
-        None => entry.to_owned(),
-    };
+    let directives = [("// sm_registers ", ".maxnreg"), ("// sm_threads ", ".maxntid")];
+    let limits = directives.iter().filter_map(|(what, directive)| Some(format!("{directive} {}\n", told(what)?)));
+    let entry = entry.replacen("\n{", &format!("\n{}{{", limits.collect::<String>()), 1);
     Ok(Kernel { name: name.to_owned(), text: format!("{before}{entry}"), threadgroup_bytes, early })
 }
 
@@ -147,6 +146,8 @@ mod tests {
         let limited: Vec<&str> =
             kernels.iter().filter(|k| k.text.contains(".maxnreg ")).map(|k| k.name.as_str()).collect();
         assert_eq!(limited, ["experts_gate_up_step"]);
+        let step = kernels.iter().find(|k| k.name == "delta_step").expect("the delta rule");
+        assert!(step.text.contains(")\n.maxntid 512\n{\n"), "its attribute says so");
     }
 
     /// Compiles the parameters and the body of a kernel `k`.

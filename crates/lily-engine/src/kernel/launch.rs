@@ -18,7 +18,7 @@ pub enum Constant {
     Format2,
     /// Storage of the fourth matrix.
     Format3,
-    /// Rows of a matrix-matrix tile: 16, 32 or 64.
+    /// Rows of a matrix-matrix tile: 16, 32, 64 or 128.
     TileRows,
     /// Key head size of DeltaNet.
     KeyDim,
@@ -232,36 +232,57 @@ pub fn head(vocab: u32) -> Launch {
     Launch::new([threadgroups, 1, 1], VECTOR_SIMDGROUPS * SIMD_WIDTH)
 }
 
-/// A dense matrix-matrix kernel.
-pub fn tiles(rows: u32, outputs: u32) -> Launch {
-    let height = dense_tile_rows(rows);
-    tiled(outputs, rows.div_ceil(height), height)
+/// Heights of the matrix-matrix tiles of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileHeights {
+    /// Rows of the lowest tile, 16 or 32.
+    pub least: u32,
+    /// Rows of the tallest of a dense kernel, 64 or 128.
+    pub most: u32,
+    /// Tiles that keep the device busy: a dense product with fewer takes lower ones.
+    pub busy: u32,
+    /// Whether a tile multiplies with no more rows than it has, so that a tall one wastes none.
+    pub exact: bool,
 }
 
-/// A matrix-matrix kernel with so many tiles of so many rows. A SIMD-group computes 16 or 32 rows of 32 outputs: a tile
-/// of 16 rows has two SIMD-groups, a taller one four.
-pub fn tiled(outputs: u32, tiles: u32, tile_rows: u32) -> Launch {
-    let simdgroups = TILE_OUTPUTS / SIMDGROUP_OUTPUTS * (tile_rows / 16).min(2);
-    Launch::new([outputs.div_ceil(TILE_OUTPUTS), tiles, 1], simdgroups * SIMD_WIDTH).tile_rows(tile_rows)
-}
+impl TileHeights {
+    /// Height of the tiles of a dense kernel that computes so many products.
+    pub fn dense(self, rows: u32, outputs: u32, products: u32) -> u32 {
+        let mut height = rows.next_power_of_two().clamp(self.least, self.most);
+        let tiles = |height| outputs.div_ceil(tile_outputs(height, products)) * rows.div_ceil(height);
+        while height > self.least && tiles(height) < self.busy {
+            height /= 2;
+        }
+        height
+    }
 
-/// Height of a dense matrix-matrix tile.
-fn dense_tile_rows(rows: u32) -> u32 {
-    match rows {
-        0..=16 => 16,
-        17..=32 => 32,
-        _ => 64,
+    /// Height of an expert's tiles by the rows an expert gets on average: a tall tile reads weights less often, a low one
+    /// wastes fewer rows.
+    pub fn of_experts(self, assignments: u32, experts: u32) -> u32 {
+        match assignments / experts.max(1) {
+            _ if self.exact => 64,
+            0..=16 => 16,
+            17..=48 => 32,
+            _ => 64,
+        }
     }
 }
 
-/// Height of an expert's tiles by the rows an expert gets on average: a tall tile reads weights less often, a short one
-/// wastes fewer rows.
-pub fn expert_tile_rows(assignments: u32, experts: u32) -> u32 {
-    match assignments / experts.max(1) {
-        0..=16 => 16,
-        17..=48 => 32,
-        _ => 64,
-    }
+/// Outputs of a tile of so many rows that computes so many products.
+fn tile_outputs(tile_rows: u32, products: u32) -> u32 {
+    if tile_rows == 128 && products == 1 { 2 * TILE_OUTPUTS } else { TILE_OUTPUTS }
+}
+
+/// A matrix-matrix kernel with so many tiles of so many rows. On most GPUs a SIMD-group computes 16 or 32 rows of 32 outputs,
+/// so that a tile of 16 rows has two SIMD-groups and one of 32 or 64 rows four; one of 128 rows has eight.
+pub fn tiled(outputs: u32, products: u32, tiles: u32, tile_rows: u32) -> Launch {
+    let simdgroups = match tile_rows {
+        16 => 2,
+        32 | 64 => 4,
+        _ => 8,
+    };
+    let columns = outputs.div_ceil(tile_outputs(tile_rows, products));
+    Launch::new([columns, tiles, 1], simdgroups * SIMD_WIDTH).tile_rows(tile_rows)
 }
 
 /// Most tiles that so many assignments can make: every expert may leave one tile unfilled.

@@ -76,6 +76,8 @@ kernel! {
             outputs: u32,
             /// Storage of the matrix.
             format: PackedFormat,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             x: read bf16,
@@ -84,7 +86,7 @@ kernel! {
             biases: read u8,
             y: write bf16,
         }
-        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.format]),
+        launch: |a| launch::tiled(a.outputs, 1, a.rows.div_ceil(a.tile_rows), a.tile_rows).formats(&[a.format]),
         cost: matmul_cost,
         tolerance: 8e-3,
         reference: |v| {
@@ -112,6 +114,8 @@ kernel! {
             outputs: u32,
             /// Storage of the matrix.
             format: PackedFormat,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             x: read bf16,
@@ -120,7 +124,7 @@ kernel! {
             biases: read u8,
             h: update bf16,
         }
-        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.format]),
+        launch: |a| launch::tiled(a.outputs, 1, a.rows.div_ceil(a.tile_rows), a.tile_rows).formats(&[a.format]),
         cost: |a, step| {
             let mut cost = matmul_cost(bytemuck::cast(a), step);
             cost.activation_bytes += 2.0 * a.rows as f64 * a.outputs as f64;
@@ -168,16 +172,24 @@ kernel! {
             h: update bf16,
         }
         launch: |a| launch::narrow_vector(a.outputs).formats(&[a.format]).constant(Constant::Batch, a.rows),
-        cost: |a, step| (MatMulAdd::contract().cost)(bytemuck::bytes_of(&a), step),
+        cost: |a, step| (MatMulAdd::contract().cost)(bytemuck::bytes_of(&a.into_matmul()), step),
         tolerance: 8e-3,
         reference: |v| matmul_add_reference(v.into_matmul()),
+    }
+}
+
+impl MatVecAddArgs {
+    /// Those of the matrix-matrix kernel.
+    fn into_matmul(self) -> MatMulAddArgs {
+        let MatVecAddArgs { rows, cols, outputs, format } = self;
+        MatMulAddArgs { rows, cols, outputs, format, tile_rows: 16 }
     }
 }
 
 impl<'a> MatVecAddViews<'a> {
     /// The same product as a matrix-matrix kernel takes it.
     pub(crate) fn into_matmul(self) -> MatMulAddViews<'a> {
-        let args = bytemuck::cast(self.args);
+        let args = self.args.into_matmul();
         MatMulAddViews { args, x: self.x, codes: self.codes, scales: self.scales, biases: self.biases, h: self.h }
     }
 }
@@ -205,6 +217,8 @@ kernel! {
             gate_format: PackedFormat,
             /// Storage of the up matrix.
             up_format: PackedFormat,
+            /// Rows of a tile.
+            tile_rows: u32,
         }
         buffers {
             x: read bf16,
@@ -216,7 +230,10 @@ kernel! {
             up_biases: read u8,
             y: write bf16,
         }
-        launch: |a| launch::tiles(a.rows, a.outputs).formats(&[a.gate_format, a.up_format]),
+        launch: |a| {
+            let tiles = a.rows.div_ceil(a.tile_rows);
+            launch::tiled(a.outputs, 2, tiles, a.tile_rows).formats(&[a.gate_format, a.up_format])
+        },
         cost: |a, _| Cost {
             weight_bytes: matrix_bytes(a.gate_format, a.outputs, a.cols) + matrix_bytes(a.up_format, a.outputs, a.cols),
             activation_bytes: 2.0 * a.rows as f64 * (a.cols + a.outputs) as f64,

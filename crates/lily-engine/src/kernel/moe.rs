@@ -48,8 +48,8 @@ impl MoeDims {
     }
 
     /// A grouped matrix-matrix kernel with so many outputs.
-    fn expert_launch(&self, outputs: u32, tile_rows: u32) -> Launch {
-        launch::tiled(outputs, self.tiles(tile_rows), tile_rows)
+    fn expert_launch(&self, outputs: u32, products: u32, tile_rows: u32) -> Launch {
+        launch::tiled(outputs, products, self.tiles(tile_rows), tile_rows)
     }
 
     /// Experts that the chunk is expected to touch under even routing.
@@ -229,7 +229,7 @@ kernel! {
             up_codes: read u8, up_scales: read u8, up_biases: read u8,
             y: write bf16,
         }
-        launch: |a| a.dims.expert_launch(a.dims.expert_width, a.tile_rows).formats(&[a.gate_format, a.up_format]),
+        launch: |a| a.dims.expert_launch(a.dims.expert_width, 2, a.tile_rows).formats(&[a.gate_format, a.up_format]),
         cost: |a, _| {
             let d = a.dims;
             let expert = matrix_bytes(a.gate_format, d.expert_width, d.width) + matrix_bytes(a.up_format, d.expert_width, d.width);
@@ -287,7 +287,7 @@ kernel! {
             codes: read u8, scales: read u8, biases: read u8,
             y: write bf16,
         }
-        launch: |a| a.dims.expert_launch(a.dims.width, a.tile_rows).formats(&[a.format]),
+        launch: |a| a.dims.expert_launch(a.dims.width, 1, a.tile_rows).formats(&[a.format]),
         cost: |a, _| {
             let d = a.dims;
             Cost {

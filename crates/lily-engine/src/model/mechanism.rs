@@ -15,7 +15,7 @@ pub enum Mechanism {
     FusedDequantize,
     /// Prefill chooses and groups experts on the device; off: the host does it, inside every layer.
     DeviceRouting,
-    /// Height of expert tiles follows the rows of an expert; off: always 16 rows.
+    /// Height of expert tiles follows the rows of an expert; off: always the lowest.
     TilesByLoad,
     /// DeltaNet carries its state through a chunk in registers; off: through memory every 32 tokens.
     RegisterScan,

@@ -14,6 +14,7 @@ pub use buffers::{LayerBuffers, MixerBuffers, Scratch};
 pub use decode::{Choice, DecodeClass};
 pub use mechanism::{Mechanism, Mechanisms, UnknownMechanism};
 
+use crate::kernel::launch::TileHeights;
 use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims, PACKED_QUERIES, WIDE_PACKED_QUERIES};
 use crate::plan::{BufferTable, Plan, Slot};
 use crate::shape::Shape;
@@ -29,6 +30,8 @@ pub struct Traits {
     pub blocks: AttentionBlocks,
     /// Queries of a KV head for which a decode step reads a row of the cache once.
     pub packed_queries: u32,
+    /// Matrix-matrix tiles.
+    pub tiles: TileHeights,
     /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
     pub decode_is_prefill: bool,
     /// The next token is chosen by a kernel, so that the host need not wait for it.
@@ -54,6 +57,7 @@ impl Traits {
         split_attention: false,
         blocks: AttentionBlocks { short: 1, medium: 1, long_keys: 1024 },
         packed_queries: 1,
+        tiles: TileHeights { least: 16, most: 64, busy: 0, exact: false },
         decode_is_prefill: true,
         chooses_tokens: false,
         mechanisms: Mechanisms::ALL,
@@ -63,15 +67,17 @@ impl Traits {
         split_attention: true,
         blocks: AttentionBlocks { short: 8, medium: 32, long_keys: 1024 },
         packed_queries: PACKED_QUERIES,
+        tiles: TileHeights { least: 16, most: 64, busy: 0, exact: false },
         decode_is_prefill: false,
         chooses_tokens: true,
         mechanisms: Mechanisms::ALL,
     };
-    /// A GPU with more than a hundred multiprocessors and matrix units that score keys: an even split has all of them at work
-    /// to the end, which blocks of a fixed size have not.
+    /// A GPU with more than a hundred multiprocessors, and matrix units that score keys and multiply as many rows as a tile has:
+    /// an even split has all of them at work to the end, which blocks of a fixed size have not.
     pub const WIDE_GPU: Traits = Traits {
         blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
+        tiles: TileHeights { least: 32, most: 128, busy: 128, exact: true },
         mechanisms: Mechanisms::ALL.without(Mechanism::FixedBlocks),
         ..Traits::GPU
     };

@@ -7,8 +7,6 @@ use crate::plan::{Plan, Slot};
 
 /// Tokens after which the scan's state goes through memory where it may not stay in registers.
 const SCAN_BLOCK_ROWS: u32 = 32;
-/// Rows of an expert's tile where its load may not decide.
-const FIXED_TILE_ROWS: u32 = 16;
 
 impl Model {
     /// The plan that extends a session by `rows` tokens; with `logits`, the last row's logits are computed too.
@@ -85,7 +83,13 @@ impl Model {
         let y = y.first(2 * rows * m.rows as usize);
         let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMul {
-            args: MatMulArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
+            args: MatMulArgs {
+                rows: rows as u32,
+                cols: m.cols,
+                outputs: m.rows,
+                format: m.format,
+                tile_rows: self.traits.tiles.dense(rows as u32, m.rows, 1),
+            },
             x,
             codes: m.codes,
             scales: m.scales,
@@ -98,7 +102,13 @@ impl Model {
     pub(super) fn product_add(&self, plan: &mut Plan, x: Slot, m: &MatrixSlots, rows: usize) {
         let m = self.for_product(plan, m, 1, Expanded::First);
         plan.push(MatMulAdd {
-            args: MatMulAddArgs { rows: rows as u32, cols: m.cols, outputs: m.rows, format: m.format },
+            args: MatMulAddArgs {
+                rows: rows as u32,
+                cols: m.cols,
+                outputs: m.rows,
+                format: m.format,
+                tile_rows: self.traits.tiles.dense(rows as u32, m.rows, 1),
+            },
             x,
             codes: m.codes,
             scales: m.scales,
@@ -186,9 +196,10 @@ impl Model {
         let [experts, scores, order] = [s.experts, s.scores, s.order].map(|slot| slot.first(4 * dims.assignments()));
         self.router(plan, layer, x, logits, shared, rows);
         plan.push(Route { args: RouteArgs { dims }, logits, experts, scores });
+        let heights = self.traits.tiles;
         let tile_rows = match self.has(Mechanism::TilesByLoad) {
-            true => launch::expert_tile_rows(dims.assignments() as u32, dims.experts),
-            false => FIXED_TILE_ROWS,
+            true => heights.of_experts(dims.assignments() as u32, dims.experts),
+            false => heights.least,
         };
         let tiles = s.tiles.first(8 * dims.tiles(tile_rows) as usize);
         let group = GroupRowsArgs { dims, tile_rows };
@@ -206,6 +217,7 @@ impl Model {
                 outputs: gate.rows,
                 gate_format: gate.format,
                 up_format: up.format,
+                tile_rows: self.traits.tiles.dense(rows as u32, gate.rows, 2),
             },
             x,
             gate_codes: gate.codes,

@@ -53,7 +53,13 @@ pub fn products_do_not_depend_on_the_chunk(device: &dyn Runs) {
             let mut c = Case::new(42);
             let m = c.matrix(outputs, cols, format);
             let kernel = MatMulAdd {
-                args: MatMulAddArgs { rows: rows.len() as u32, cols, outputs, format: m.format },
+                args: MatMulAddArgs {
+                    rows: rows.len() as u32,
+                    cols,
+                    outputs,
+                    format: m.format,
+                    tile_rows: device.tile_heights()[rows.len() % 3],
+                },
                 x: c.bytes(cut(&x, 2 * cols, &rows)),
                 codes: m.codes,
                 scales: m.scales,
@@ -95,7 +101,7 @@ pub fn experts_do_not_depend_on_the_chunk_or_tile(device: &dyn Runs) {
         let dims = moe::moe_dims(count);
         let (gate, up) = (c.matrix(11 * 96, 128, Q4), c.matrix(11 * 96, 128, Q8));
         let chosen = |a: u32| match rows.start * 3 + a {
-            a if a % 4 == 0 => 7,
+            a if a % 4 != 0 => 7,
             a => a * 5 % 11,
         };
         let (offsets, order, tiles) = moe::grouping(&mut c, count, tile_rows, chosen);
@@ -131,11 +137,11 @@ pub fn experts_do_not_depend_on_the_chunk_or_tile(device: &dyn Runs) {
         run(&c, &kernel.dispatch())
     };
     compare_cuts(device, "experts", |run, rows, _| {
-        let tile_rows = [16, 32, 64][rows.len() % 3];
+        let tile_rows = device.tile_heights()[rows.len() % 3].min(64);
         (experts(run, rows, tile_rows), Vec::new())
     });
     for (way, run) in device.ways() {
-        let [low, middle, high] = [16, 32, 64].map(|tile_rows| experts(&run, 0..ALL, tile_rows));
+        let [low, middle, high] = device.tile_heights().map(|tile_rows| experts(&run, 0..ALL, tile_rows.min(64)));
         assert!(low == middle && middle == high, "experts {way}: the height of tiles changes bits");
     }
 }

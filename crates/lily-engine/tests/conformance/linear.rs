@@ -18,15 +18,22 @@ pub fn rms_norm(device: &dyn Runs) {
 
 /// A product, and one added to what is there.
 fn products(device: &dyn Runs, rows: u32, cols: u32, outputs: u32, format: Format, scale: f32) {
+    let tile_rows = device.tile_heights()[rows as usize / 16 % 3];
+    tile_products(device, [rows, cols, outputs], tile_rows, format, scale);
+}
+
+/// The same with tiles of this height.
+fn tile_products(device: &dyn Runs, dims: [u32; 3], tile_rows: u32, format: Format, scale: f32) {
+    let [rows, cols, outputs] = dims;
     let mut c = Case::new(6);
     let m = c.matrix(outputs, cols, format);
     let x = c.bf16(rows * cols, scale);
     let (codes, scales, biases) = (m.codes, m.scales, m.biases);
-    let args = MatMulArgs { rows, cols, outputs, format: m.format };
+    let args = MatMulArgs { rows, cols, outputs, format: m.format, tile_rows };
     let plain = MatMul { args, x, codes, scales, biases, y: c.poison(2 * rows * outputs) };
     let h = c.bf16(rows * outputs, 2.0);
     let add = MatMulAdd { args: bytemuck::cast(args), x, codes, scales, biases, h };
-    let label = format!("{rows} rows, {cols} to {outputs}, {format:?}");
+    let label = format!("{rows} rows in tiles of {tile_rows}, {cols} to {outputs}, {format:?}");
     Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(plain.dispatch(), &label, device);
     c.check(add.dispatch(), &label, device);
 }
@@ -34,6 +41,14 @@ fn products(device: &dyn Runs, rows: u32, cols: u32, outputs: u32, format: Forma
 pub fn matmul_and_matmul_add(device: &dyn Runs) {
     for (rows, format) in ROWS.into_iter().zip([Q4, Q8, PLAIN].into_iter().cycle()) {
         products(device, rows, 192, 77, format, 1.0);
+    }
+}
+
+pub fn matmul_of_every_height(device: &dyn Runs) {
+    for height in device.tile_heights() {
+        for (rows, outputs) in [(height / 4, 130), (height * 3 / 4, 64), (height, 31), (height + 1, 129)] {
+            tile_products(device, [rows, 128, outputs], height, Q4, 1.0);
+        }
     }
 }
 
@@ -54,7 +69,14 @@ pub fn gate_up(device: &dyn Runs) {
         let mut c = Case::new(7);
         let (gate, up) = (c.matrix(70, 128, formats.0), c.matrix(70, 128, formats.1));
         let kernel = GateUp {
-            args: GateUpArgs { rows, cols: 128, outputs: 70, gate_format: gate.format, up_format: up.format },
+            args: GateUpArgs {
+                rows,
+                cols: 128,
+                outputs: 70,
+                gate_format: gate.format,
+                up_format: up.format,
+                tile_rows: device.tile_heights()[rows as usize / 16 % 3],
+            },
             x: c.bf16(rows * 128, 1.0),
             gate_codes: gate.codes,
             gate_scales: gate.scales,

@@ -188,6 +188,11 @@ pub trait Runs {
     fn packed_queries(&self) -> u32 {
         PACKED_QUERIES
     }
+
+    /// Heights that its matrix-matrix tiles can have; those of experts up to 64.
+    fn tile_heights(&self) -> [u32; 3] {
+        [16, 32, 64]
+    }
 }
 
 /// A checkpoint, for backends that want one; the cases use none of its weights.
@@ -236,7 +241,8 @@ macro_rules! common_cases {
             ends: embed, head, sample_scan, sample_scan_of_broken_logits, sample, sample_as_the_host,
                 sample_cuts_where_the_host_does, sample_lists_many_stretches, sample_takes_the_lowest_of_equals,
                 sample_reports_broken_logits;
-            linear: rms_norm, matmul_and_matmul_add, matmul_of_every_format_and_width, gate_up, project, matvec_add;
+            linear: rms_norm, matmul_and_matmul_add, matmul_of_every_height, matmul_of_every_format_and_width,
+                gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;
             drift: the_state_keeps_32768_tokens;
             attention: qk_prep, attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,

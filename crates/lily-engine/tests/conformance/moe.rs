@@ -141,7 +141,7 @@ fn assignment(skewed: bool) -> impl Fn(u32) -> u32 {
 pub fn expert_gate_up_and_down(device: &dyn Runs) {
     for (i, rows) in ROWS.into_iter().chain([129]).enumerate() {
         let formats = [(Q4, Q4), (Q8, Q4), (PLAIN, PLAIN)][i % 3];
-        let tile_rows = [16, 32, 64][i / 2 % 3];
+        let tile_rows = device.tile_heights()[i / 2 % 3].min(64);
         let (mut c, dims) = (Case::new(21), moe_dims(rows));
         let (offsets, order, tiles) = grouping(&mut c, rows, tile_rows, assignment(i % 2 == 1));
         // Gate and up lie in one stack with twice the stride, as fused tensors do.

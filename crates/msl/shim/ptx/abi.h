@@ -23,6 +23,9 @@ struct SmThread {
 // How much of the arena a kernel uses stands in the assembly as a comment, where src/ptx.rs looks for it.
 #define SM_ARENA_USED(bytes) __asm__ volatile("// sm_arena %0" : : "n"(bytes))
 
+// Told by a kernel's attribute: how many threads a threadgroup has at most, so that each gets few enough registers.
+#define SM_THREADS(most) __asm__ volatile("// sm_threads %0" : : "n"(most))
+
 // Told by a kernel: it gets no more registers for a thread than so many.
 template <uint Count>
 SM_INLINE void limit_registers() {

@@ -1,6 +1,7 @@
 // Instructions of NVIDIA's GPUs that kernel text may use where it is made for them (kernels/tile_mma.h).
 #pragma once
 #include "simd.h"
+#include "warpgroup.h"
 
 namespace ptx {
 
@@ -38,6 +39,13 @@ SM_INLINE void load_16x16_transposed(thread uint (&a)[4], threadgroup const bflo
 SM_INLINE uint bytes(uint a, uint b, uint digits) {
     uint out;
     __asm__("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(digits));
+    return out;
+}
+
+// (a & mask) | bits, as one instruction.
+SM_INLINE uint and_or(uint a, uint mask, uint bits) {
+    uint out;
+    __asm__("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
     return out;
 }
 

@@ -117,6 +117,7 @@ pub fn export(
                     parameters: kernel_parameters(tokens, attributes, parameters.clone())?,
                     constants: uses.constants(&item.name, constants),
                     waits: uses.reaches(&item.name).contains(WAIT),
+                    threads_most: threads_most(attributes, &head),
                 };
                 mark_function(tokens, &head, parameters, *template);
                 threadgroup_variables(tokens, body.clone(), threadgroup_bytes_max(target))?;
@@ -152,6 +153,8 @@ struct Kernel {
     constants: Vec<u32>,
     /// Whether it says itself where it waits for the kernels before it.
     waits: bool,
+    /// Most threads of a threadgroup, where it says so: an expression.
+    threads_most: Option<String>,
 }
 
 struct Parameter {
@@ -224,13 +227,14 @@ impl Exports {
         let most = buffers.clone().map(|p| p.index + 1).max().unwrap_or(1);
         // The last buffer in constant memory; `sm::arguments_t` refuses any other.
         let args = kernel.parameters.iter().position(|p| p.kind == "BUFFER" && p.index + 1 == most).unwrap_or(0);
+        let threads = kernel.threads_most.as_ref().map(|most| format!("SM_THREADS({most});")).unwrap_or_default();
         let started = if kernel.waits { "SM_STARTED;" } else { "SM_STARTED; wait_for_inputs();" };
         let _ = writeln!(
             self.text,
             "static_assert(sizeof(sm::Buffers<{most}>) == 8 * {most}, \"instantiated here\"); \
              extern \"C\" __kernel void sm_run_{name}(const sm::Buffers<{most}> buffers, \
              const sm::arguments_t<sm::parameter_t<decltype({function}), {}>> args) {{ \
-             __local uchar sm_arena[16]; SmLaunch launch; SmThread who; {started} \
+             __local uchar sm_arena[16]; SmLaunch launch; SmThread who; {threads} {started} \
              sm::enter(launch, who, buffers, &args, sm_arena); const SmThread* t = &who; {}; }}",
             args + 1,
             Self::call(function, kernel).0
@@ -256,6 +260,12 @@ fn host_name(attributes: &[Attribute], head: &Range<usize>) -> Option<String> {
     let attribute = attributes.iter().find(|a| a.name == "host_name" && head.contains(&a.at))?;
     // Macros that paste names give several literals side by side.
     Some(attribute.value.split('"').skip(1).step_by(2).collect())
+}
+
+/// What a `max_total_threads_per_threadgroup` attribute in the head of a declaration says.
+fn threads_most(attributes: &[Attribute], head: &Range<usize>) -> Option<String> {
+    let stands = |a: &&Attribute| a.name == "max_total_threads_per_threadgroup" && head.contains(&a.at);
+    attributes.iter().find(stands).map(|a| a.value.clone())
 }
 
 /// Name and function of `template [[host_name("n")]] [[kernel]] decltype(f<..>) f<..>;`.
