@@ -31,6 +31,7 @@ inline uint load_uint(device const uchar* from) { return *(device const uint*)fr
 #if defined(LILY_ALIGNED)
 inline uint2 load_uint2(device const uchar* from) { return *(device const uint2*)from; }
 inline uint4 load_uint4(device const uchar* from) { return *(device const uint4*)from; }
+inline void store_uint2(device uchar* to, uint2 words) { *(device uint2*)to = words; }
 inline void store_uint4(device uchar* to, uint4 words) { *(device uint4*)to = words; }
 // Partial results of attention start at multiples of 8 bytes.
 inline float4 load_float4(device const float* from) {
@@ -40,6 +41,7 @@ inline float4 load_float4(device const float* from) {
 // Stored matrices start at any multiple of 4 bytes of a checkpoint, so no load asks for more.
 inline uint2 load_uint2(device const uchar* from) { return uint2(*(device const packed_uint2*)from); }
 inline uint4 load_uint4(device const uchar* from) { return uint4(*(device const packed_uint4*)from); }
+inline void store_uint2(device uchar* to, uint2 words) { *(device packed_uint2*)to = packed_uint2(words); }
 inline void store_uint4(device uchar* to, uint4 words) { *(device packed_uint4*)to = packed_uint4(words); }
 inline float4 load_float4(device const float* from) { return float4(*(device const packed_float4*)from); }
 #endif
@@ -67,6 +69,21 @@ inline uint4 narrow8(Float8 x) {
 
 // Eight bf16 from an address that is a multiple of 4 bytes.
 inline Float8 load_bf16x8(device const bfloat* from) { return widen8(load_uint4((device const uchar*)from)); }
+
+// Four bf16 at an address that is a multiple of 8 bytes.
+inline float4 load_bf16x4(device const bfloat* from) {
+    const uint2 words = load_uint2((device const uchar*)from);
+    return float4(bf16_low(words.x), bf16_high(words.x), bf16_low(words.y), bf16_high(words.y));
+}
+
+inline void store_bf16x4(device bfloat* to, float4 x) { store_uint2((device uchar*)to, as_type<uint2>(bfloat4(x))); }
+
+// Eight bf16 at one that is a multiple of 16.
+inline void store_bf16x8(device bfloat* to, Float8 x) {
+    const uint2 low = as_type<uint2>(bfloat4(x.low));
+    const uint2 high = as_type<uint2>(bfloat4(x.high));
+    store_uint4((device uchar*)to, uint4(low, high));
+}
 
 // The nearest bf16, ties to even, as a float.
 inline float round_bf16(float x) { return float(bfloat(x)); }

@@ -1,28 +1,47 @@
 // Gated DeltaNet of a prefill chunk: convolution, norms and gates; the recurrent scan; the gated norm.
 #include "generated/args.h"
 #include "functions.h"
+#if defined(LILY_MMA)
+#include "delta_scan_staged.h"
+#endif
 
-// Most elements of a key head: 8 in each lane.
-#define KEY_PARTS 8
+// Channels of a head that a lane has at a time, and how often: four neighbours, and twice for the largest heads.
+#define PREP_CHANNELS 4
+#define PREP_PARTS 2
 
 // Row `row` of the chunk, counted from its first; rows before it lie in the half of the window that holds the past.
-inline float chunk_input(device const bfloat* qkv, device const bfloat* past, int row, uint behind, uint channels,
-                             uint channel) {
-    return row >= 0 ? float(qkv[ulong(row) * channels + channel]) : float(past[(row + int(behind)) * channels + channel]);
+inline device const bfloat* chunk_row(device const bfloat* qkv, device const bfloat* past, int row, uint behind,
+                                      uint channels) {
+    return row >= 0 ? qkv + ulong(row) * channels : past + (row + int(behind)) * channels;
 }
 
-// The convolution's output after SiLU.
-inline float convolved(device const bfloat* qkv, device const bfloat* past, device const float* taps, int row,
-                           uint behind, uint channels, uint channel) {
-    float sum = 0.0f;
+// The convolution's output after SiLU, of four channels of PREP_ROWS rows. Rows past the last repeat it.
+inline void convolve(thread float4* x, device const bfloat* qkv, device const bfloat* past,
+                     device const float* taps, uint first_row, uint rows, uint behind, uint channels, uint channel) {
+#pragma clang loop unroll(full)
+    for (uint r = 0; r < PREP_ROWS; r++) x[r] = float4(0.0f);
+    // Where neither end of the chunk is near, no row has to be looked for.
+    const bool inside = first_row >= behind && first_row + PREP_ROWS <= rows;
+    device const bfloat* from = qkv + (inside ? ulong(first_row - behind) * channels : 0) + channel;
     for (uint j = 0; j <= behind; j++) {
-        const float x = chunk_input(qkv, past, row + int(j) - int(behind), behind, channels, channel);
-        sum = fma(taps[j * channels + channel], x, sum);
+        const float4 tap = load_float4(taps + j * channels + channel);
+        if (inside) {
+#pragma clang loop unroll(full)
+            for (uint r = 0; r < PREP_ROWS; r++) x[r] = fma(tap, load_bf16x4(from + r * channels), x[r]);
+            from += channels;
+        } else {
+#pragma clang loop unroll(full)
+            for (uint r = 0; r < PREP_ROWS; r++) {
+                const int row = int(min(first_row + r, rows - 1) + j) - int(behind);
+                x[r] = fma(tap, load_bf16x4(chunk_row(qkv, past, row, behind, channels) + channel), x[r]);
+            }
+        }
     }
-    return silu(sum);
+#pragma clang loop unroll(full)
+    for (uint r = 0; r < PREP_ROWS; r++) x[r] = float4(silu(x[r].x), silu(x[r].y), silu(x[r].z), silu(x[r].w));
 }
 
-// A SIMD-group prepares one head (queries, then keys, then values) of one row.
+// A SIMD-group prepares one head (queries, then keys, then values) of PREP_ROWS rows, which share a reading of the taps.
 kernel void delta_prep(device const uint* step [[buffer(0)]],
                        device const bfloat* qkv [[buffer(1)]],
                        device const bfloat* a [[buffer(2)]],
@@ -41,8 +60,8 @@ kernel void delta_prep(device const uint* step [[buffer(0)]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
     constant DeltaDims& d = args.dims;
-    const uint row = group.x * ROW_SIMDGROUPS + simdgroup;
-    if (row >= d.rows) return;
+    const uint first_row = (group.x * ROW_SIMDGROUPS + simdgroup) * PREP_ROWS;
+    if (first_row >= d.rows) return;
     const uint keys = d.key_heads * d.key_dim;
     const uint values = d.value_heads * d.value_dim;
     const uint channels = 2 * keys + values;
@@ -55,65 +74,58 @@ kernel void delta_prep(device const uint* step [[buffer(0)]],
     const uint head = is_value ? group.y - 2 * d.key_heads : group.y % d.key_heads;
     const uint dim = is_value ? d.value_dim : d.key_dim;
     const uint first = is_value ? 2 * keys + head * dim : group.y * dim;
+    const uint row_elements = is_value ? values : keys;
+    device bfloat* out = (is_value ? v : group.y < d.key_heads ? q : k) + head * dim;
 
-    if (is_value) {
-        for (uint c = lane; c < dim; c += SIMD_WIDTH)
-            v[ulong(row) * values + head * dim + c] =
-                bfloat(convolved(qkv, past, taps, int(row), behind, channels, first + c));
-        if (lane == 0) {
-            const uint at = row * d.value_heads + head;
-            decay[at] = decay_of(float(a[at]), a_log[head], dt_bias[head]);
-            beta[at] = sigmoid(float(b[at]));
-        }
-    } else {
-        const bool is_query = group.y < d.key_heads;
-        float x[KEY_PARTS];
-        float square = 0.0f;
+    float4 x[PREP_PARTS][PREP_ROWS];
+    float squares[PREP_ROWS];
 #pragma clang loop unroll(full)
-        for (uint i = 0; i < KEY_PARTS; i++) {
-            const uint c = i * SIMD_WIDTH + lane;
-            x[i] = c < dim ? convolved(qkv, past, taps, int(row), behind, channels, first + c) : 0.0f;
-            square = fma(x[i], x[i], square);
-        }
-        const float length = is_query ? precise::rsqrt(float(dim)) : 1.0f;
-        const float factor = length * precise::rsqrt(simd_sum(square) + 1e-6f);
-        device bfloat* out = (is_query ? q : k) + ulong(row) * keys + head * dim;
+    for (uint r = 0; r < PREP_ROWS; r++) squares[r] = 0.0f;
 #pragma clang loop unroll(full)
-        for (uint i = 0; i < KEY_PARTS; i++) {
-            const uint c = i * SIMD_WIDTH + lane;
-            if (c < dim) out[c] = bfloat(x[i] * factor);
+    for (uint i = 0; i < PREP_PARTS; i++) {
+        const uint c = PREP_CHANNELS * (i * SIMD_WIDTH + lane);
+#pragma clang loop unroll(full)
+        for (uint r = 0; r < PREP_ROWS; r++) x[i][r] = float4(0.0f);
+        if (c < dim) convolve(x[i], qkv, past, taps, first_row, d.rows, behind, channels, first + c);
+#pragma clang loop unroll(full)
+        for (uint r = 0; r < PREP_ROWS; r++) squares[r] += dot(x[i][r], x[i][r]);
+    }
+    // Lane i knows the factor of row i modulo their number.
+    float factor = 1.0f;
+    if (!is_value) {
+        const float length = group.y < d.key_heads ? precise::rsqrt(float(dim)) : 1.0f;
+        factor = length * precise::rsqrt(simd_sum8(squares, lane) + 1e-6f);
+    }
+#pragma clang loop unroll(full)
+    for (uint r = 0; r < PREP_ROWS; r++) {
+        const float own = simd_shuffle(factor, ushort(r));
+        if (first_row + r >= d.rows) continue;
+#pragma clang loop unroll(full)
+        for (uint i = 0; i < PREP_PARTS; i++) {
+            const uint c = PREP_CHANNELS * (i * SIMD_WIDTH + lane);
+            if (c < dim) store_bf16x4(out + ulong(first_row + r) * row_elements + c, x[i][r] * own);
         }
+    }
+    if (is_value && lane < PREP_ROWS && first_row + lane < d.rows) {
+        const uint at = (first_row + lane) * d.value_heads + head;
+        decay[at] = decay_of(float(a[at]), a_log[head], dt_bias[head]);
+        beta[at] = sigmoid(float(b[at]));
     }
 
     // The chunk's last rows are the next one's past. Where the chunk is shorter than the window, its first row carries
     // the remainder of the old past over.
     for (uint w = 0; w < behind; w++) {
         const int source = int(d.rows + w) - int(behind);
-        if (int(row) != max(source, 0)) continue;
-        for (uint c = lane; c < dim; c += SIMD_WIDTH)
-            future[w * channels + first + c] =
-                bfloat(chunk_input(qkv, past, source, behind, channels, first + c));
+        if (uint(max(source, 0)) / PREP_ROWS != first_row / PREP_ROWS) continue;
+        device const bfloat* from = chunk_row(qkv, past, source, behind, channels) + first;
+        for (uint c = PREP_CHANNELS * lane; c < dim; c += PREP_CHANNELS * SIMD_WIDTH)
+            store_uint2((device uchar*)(future + w * channels + first + c), load_uint2((device const uchar*)(from + c)));
     }
 }
 
+#if !defined(LILY_MMA)
 // Rows that are under way while one is computed: more of the scan's time than a load takes.
 #define SCAN_AHEAD 4
-
-// Lanes that a state column is spread over. Where instructions are the limit rather than the number of SIMD-groups, fewer
-// lanes make one reading of a row serve several columns.
-#if defined(LILY_MMA)
-#define SCAN_LANES 8
-#else
-#define SCAN_LANES 32
-#endif
-
-// The sum over the lanes of a column.
-inline float column_sum(float x) {
-    if (SCAN_LANES == 32) return simd_sum(x);
-#pragma clang loop unroll(full)
-    for (uint mask = 1; mask < SCAN_LANES; mask *= 2) x += simd_shuffle_xor(x, ushort(mask));
-    return x;
-}
 
 // What one row brings to one state column, as it is stored: pairs of neighbouring elements.
 template <int Parts>
@@ -186,7 +198,7 @@ inline float scan_row(thread float (&s)[Parts], thread const ScanRow<Parts>& row
         s[i] *= row.decay;
         known = fma(s[i], key[i], known);
     }
-    const float update = (float(row.v) - column_sum(known)) * row.beta;
+    const float update = (float(row.v) - simd_sum(known)) * row.beta;
     float sum = 0.0f;
 #pragma clang loop unroll(full)
     for (int i = 0; i < Parts; i++) {
@@ -215,8 +227,8 @@ template <int Parts>
 inline void scan_column(device const bfloat* q, device const bfloat* k, device const bfloat* v,
                             device const float* decay, device const float* beta, device float* state, device bfloat* y,
                             constant DeltaDims& d, uint head, uint column, uint lane) {
-    const bool active = KEY_DIM == SCAN_LANES * Parts || lane % SCAN_LANES * Parts < d.key_dim;
-    const ulong own = active ? lane % SCAN_LANES * Parts : 0;
+    const bool active = KEY_DIM == SIMD_WIDTH * Parts || lane * Parts < d.key_dim;
+    const ulong own = active ? lane * Parts : 0;
     ScanColumn at;
     at.row_keys = d.key_heads * d.key_dim;
     at.row_values = d.value_heads * d.value_dim;
@@ -242,8 +254,8 @@ inline void scan_column(device const bfloat* q, device const bfloat* k, device c
             const float sum = scan_row<Parts>(s, ahead[j], active);
             // When the row is done with, so that the later one can take its registers.
             load_row<Parts>(ahead[j], at, min(first + j + SCAN_AHEAD, d.rows - 1));
-            const float result = column_sum(sum);
-            if (lane % SCAN_LANES == 0) y[(first + j) * at.row_values] = bfloat(result);
+            const float result = simd_sum(sum);
+            if (lane == 0) y[(first + j) * at.row_values] = bfloat(result);
             if (BLOCK_ROWS != 0 && (first + j + 1) % BLOCK_ROWS == 0 && first + j + 1 < d.rows) {
                 through_memory<Parts>(s, state, active);
             }
@@ -252,16 +264,18 @@ inline void scan_column(device const bfloat* q, device const bfloat* k, device c
 #pragma clang loop unroll(full)
     for (uint j = 0; j < SCAN_AHEAD; j++) {
         if (first + j >= d.rows) continue;
-        const float sum = column_sum(scan_row<Parts>(s, ahead[j], active));
-        if (lane % SCAN_LANES == 0) y[(first + j) * at.row_values] = bfloat(sum);
+        const float sum = simd_sum(scan_row<Parts>(s, ahead[j], active));
+        if (lane == 0) y[(first + j) * at.row_values] = bfloat(sum);
     }
     if (active) {
 #pragma clang loop unroll(full)
         for (int i = 0; i < Parts; i++) state[i] = s[i];
     }
 }
+#endif
 
-// A SIMD-group carries its state columns, each spread over its lanes, through all rows of the chunk.
+// A SIMD-group carries a state column, spread over its lanes, through all rows of the chunk; or a threadgroup carries several
+// columns (delta_scan_staged.h).
 kernel void delta_scan(device const bfloat* q [[buffer(0)]],
                        device const bfloat* k [[buffer(1)]],
                        device const bfloat* v [[buffer(2)]],
@@ -273,17 +287,44 @@ kernel void delta_scan(device const bfloat* q [[buffer(0)]],
                        uint3 group [[threadgroup_position_in_grid]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]]) {
-    const uint columns = SIMD_WIDTH / SCAN_LANES;
-    const uint first = (group.x * ROW_SIMDGROUPS + simdgroup) * columns;
-    if (first >= args.dims.value_dim) return;
+    constant DeltaDims& d = args.dims;
+#if defined(LILY_MMA)
+    threadgroup StagedRows staged[2];
+    const uint head = group.y;
+    ScanInput in;
+    in.rows = d.rows;
+    in.row_keys = d.key_heads * d.key_dim;
+    in.row_values = d.value_heads * d.value_dim;
+    in.value_heads = d.value_heads;
+    in.key_dim = d.key_dim;
+    in.value_dim = d.value_dim;
+    in.first_column = group.x * SCAN_TILE;
+    if (in.first_column >= d.value_dim) return;
+    in.q = q + head / (d.value_heads / d.key_heads) * d.key_dim;
+    in.k = k + head / (d.value_heads / d.key_heads) * d.key_dim;
+    in.v = v + head * d.value_dim;
+    in.decay = decay + head;
+    in.beta = beta + head;
+    const uint index = simdgroup * SIMD_WIDTH + lane;
     // Columns past the last repeat it.
-    const uint column = min(first + lane / SCAN_LANES, args.dims.value_dim - 1);
+    const uint column = head * d.value_dim + min(in.first_column + index / SCAN_LANES * SCAN_COLUMNS, d.value_dim - SCAN_COLUMNS);
+    device float* own_state = state + ulong(column) * d.key_dim;
     if (KEY_DIM <= 64)
-        scan_column<64 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_staged<64 / SCAN_LANES>(in, own_state, y + column, staged, index, lane);
     else if (KEY_DIM <= 128)
-        scan_column<128 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_staged<128 / SCAN_LANES>(in, own_state, y + column, staged, index, lane);
     else
-        scan_column<256 / SCAN_LANES>(q, k, v, decay, beta, state, y, args.dims, group.y, column, lane);
+        scan_staged<256 / SCAN_LANES>(in, own_state, y + column, staged, index, lane);
+#else
+    const uint column = group.x * ROW_SIMDGROUPS + simdgroup;
+    if (column >= d.value_dim) return;
+    if (KEY_DIM <= 64)
+        scan_column<2>(q, k, v, decay, beta, state, y, d, group.y, column, lane);
+    else if (KEY_DIM <= 128)
+        scan_column<4>(q, k, v, decay, beta, state, y, d, group.y, column, lane);
+    else
+        scan_column<8>(q, k, v, decay, beta, state, y, d, group.y, column, lane);
+#endif
 }
 
 // A SIMD-group norms and gates one head of one row.
@@ -299,12 +340,21 @@ kernel void gated_norm(device const bfloat* y [[buffer(0)]],
     const uint item = group.x * ROW_SIMDGROUPS + simdgroup;
     if (item >= d.rows * d.value_heads) return;
     const ulong first = ulong(item) * d.value_dim;
+    float4 x[PREP_PARTS];
     float square = 0.0f;
-    for (uint c = lane; c < d.value_dim; c += SIMD_WIDTH) {
-        const float x = float(y[first + c]);
-        square = fma(x, x, square);
+#pragma clang loop unroll(full)
+    for (uint i = 0; i < PREP_PARTS; i++) {
+        const uint c = PREP_CHANNELS * (i * SIMD_WIDTH + lane);
+        x[i] = c < d.value_dim ? load_bf16x4(y + first + c) : float4(0.0f);
+        square += dot(x[i], x[i]);
     }
     const float scale = precise::rsqrt(simd_sum(square) / float(d.value_dim) + d.eps);
-    for (uint c = lane; c < d.value_dim; c += SIMD_WIDTH)
-        out[first + c] = bfloat(float(y[first + c]) * scale * gain[c] * silu(float(z[first + c])));
+#pragma clang loop unroll(full)
+    for (uint i = 0; i < PREP_PARTS; i++) {
+        const uint c = PREP_CHANNELS * (i * SIMD_WIDTH + lane);
+        if (c >= d.value_dim) continue;
+        const float4 gate = load_bf16x4(z + first + c);
+        const float4 gated = x[i] * scale * load_float4(gain + c);
+        store_bf16x4(out + first + c, gated * float4(silu(gate.x), silu(gate.y), silu(gate.z), silu(gate.w)));
+    }
 }

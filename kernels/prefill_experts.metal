@@ -89,7 +89,7 @@ kernel void expert_down(device const bfloat* act [[buffer(0)]],
     multiply_tile<1, 64>(m, m, place, dense_rows(act, d.expert_width, first), sink, memory);
 }
 
-// A thread adds the experts of one element: the shared one first, then from the most to the least likely.
+// A thread adds the experts of eight neighbouring elements: the shared one first, then from the most to the least likely.
 kernel void combine(device const bfloat* y [[buffer(0)]],
                     device const float* scores [[buffer(1)]],
                     device const bfloat* shared_y [[buffer(2)]],
@@ -99,14 +99,24 @@ kernel void combine(device const bfloat* y [[buffer(0)]],
                     uint3 group [[threadgroup_position_in_grid]],
                     uint index [[thread_index_in_threadgroup]]) {
     constant MoeDims& d = args.dims;
-    const uint column = group.x * ROW_THREADS + index;
+    const uint column = COMBINE_ELEMENTS * (group.x * ROW_THREADS + index);
     const uint row = group.y;
     if (column >= d.width) return;
     const ulong at = ulong(row) * d.width + column;
-    float sum = shared[row] * float(shared_y[at]);
+    const Float8 first = load_bf16x8(shared_y + at);
+    Float8 sum;
+    sum.low = shared[row] * first.low;
+    sum.high = shared[row] * first.high;
+    // Several loads are under way at a time.
+#pragma clang loop unroll_count(4)
     for (uint i = 0; i < d.top_k; i++) {
         const ulong assignment = ulong(row) * d.top_k + i;
-        sum = fma(scores[assignment], float(y[assignment * d.width + column]), sum);
+        const Float8 expert = load_bf16x8(y + assignment * d.width + column);
+        sum.low = fma(float4(scores[assignment]), expert.low, sum.low);
+        sum.high = fma(float4(scores[assignment]), expert.high, sum.high);
     }
-    h[at] = bfloat(float(h[at]) + sum);
+    Float8 result = load_bf16x8(h + at);
+    result.low += sum.low;
+    result.high += sum.high;
+    store_bf16x8(h + at, result);
 }

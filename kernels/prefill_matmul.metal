@@ -2,6 +2,9 @@
 #include "functions.h"
 #include "tile.h"
 
+// Neighbouring elements of a row that a thread has at a time.
+#define NORM_ELEMENTS 8
+
 // A threadgroup norms one row.
 kernel void rms_norm(device const bfloat* x [[buffer(0)]],
                      device const float* gain [[buffer(1)]],
@@ -14,13 +17,18 @@ kernel void rms_norm(device const bfloat* x [[buffer(0)]],
     threadgroup float slots[ROW_THREADS / SIMD_WIDTH];
     const ulong first = ulong(group.x) * args.width;
     float square = 0.0f;
-    for (uint c = index; c < args.width; c += ROW_THREADS) {
-        const float value = float(x[first + c]);
-        square = fma(value, value, square);
+    for (uint c = NORM_ELEMENTS * index; c < args.width; c += NORM_ELEMENTS * ROW_THREADS) {
+        const Float8 value = load_bf16x8(x + first + c);
+        square += dot8(value, value);
     }
     const float sum = threadgroup_sum(square, slots, simdgroup, ROW_THREADS / SIMD_WIDTH, lane);
     const float scale = precise::rsqrt(sum / float(args.width) + args.eps);
-    for (uint c = index; c < args.width; c += ROW_THREADS) y[first + c] = bfloat(float(x[first + c]) * scale * gain[c]);
+    for (uint c = NORM_ELEMENTS * index; c < args.width; c += NORM_ELEMENTS * ROW_THREADS) {
+        Float8 value = load_bf16x8(x + first + c);
+        value.low = value.low * scale * load_float4(gain + c);
+        value.high = value.high * scale * load_float4(gain + c + 4);
+        store_bf16x8(y + first + c, value);
+    }
 }
 
 kernel void matmul(device const bfloat* x [[buffer(0)]],

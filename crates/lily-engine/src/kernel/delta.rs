@@ -87,7 +87,7 @@ kernel! {
             decay: write f32,
             beta: write f32,
         }
-        launch: |a| launch::items(a.dims.rows, 2 * a.dims.key_heads + a.dims.value_heads),
+        launch: |a| launch::items(a.dims.rows.div_ceil(launch::PREP_ROWS), 2 * a.dims.key_heads + a.dims.value_heads),
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {

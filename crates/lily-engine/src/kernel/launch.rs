@@ -123,6 +123,10 @@ pub const TILE_OUTPUTS: u32 = 64;
 pub const SIMDGROUP_OUTPUTS: u32 = 32;
 /// Rows of router activations that share one reading of the router.
 pub const ROUTER_ROWS: u32 = 4;
+/// Rows that a SIMD-group prepares for the delta rule, which share a reading of the convolution's taps.
+pub const PREP_ROWS: u32 = 8;
+/// Neighbouring elements that a thread of `combine` takes.
+pub const COMBINE_ELEMENTS: u32 = 8;
 /// SIMD-groups of kernels in which a SIMD-group does one row, head or column.
 pub const ROW_SIMDGROUPS: u32 = 4;
 /// SIMD-groups of an attention threadgroup; each has a strip of 8 queries.
@@ -165,8 +169,8 @@ pub fn check(shape: &Shape) -> Result<(), UnsupportedShape> {
     if key % 32 != 0 || key > KEY_DIM_MAX as usize {
         return refuse("size of a key head of DeltaNet", "multiples of 32 up to 256", key);
     }
-    if value > VALUE_DIM_MAX as usize {
-        return refuse("size of a value head of DeltaNet", "up to 256", value);
+    if value % 4 != 0 || value > VALUE_DIM_MAX as usize {
+        return refuse("size of a value head of DeltaNet", "multiples of 4 up to 256", value);
     }
     if shape.moe.experts > EXPERTS_MAX as usize {
         return refuse("number of experts", "up to 512", shape.moe.experts);
@@ -200,6 +204,8 @@ pub const GEOMETRY: &[(&str, u32)] = &[
     ("TILE_OUTPUTS", TILE_OUTPUTS),
     ("SIMDGROUP_OUTPUTS", SIMDGROUP_OUTPUTS),
     ("ROUTER_ROWS", ROUTER_ROWS),
+    ("PREP_ROWS", PREP_ROWS),
+    ("COMBINE_ELEMENTS", COMBINE_ELEMENTS),
     ("ROW_SIMDGROUPS", ROW_SIMDGROUPS),
     ("ATTEND_SIMDGROUPS", ATTEND_SIMDGROUPS),
     ("ROW_THREADS", ROW_THREADS),
@@ -308,7 +314,8 @@ mod tests {
         assert!(heads.starts_with(wanted), "{heads}");
         assert!(with(|s| s.delta.key_dim = 288).contains("key head"));
         assert!(with(|s| s.delta.key_dim = 40).contains("key head"));
-        assert!(with(|s| s.delta.value_dim = 257).contains("value head"));
+        assert!(with(|s| s.delta.value_dim = 126).contains("value head"));
+        assert!(with(|s| s.delta.value_dim = 260).contains("value head"));
         assert!(with(|s| s.moe.experts = 513).contains("experts"));
         assert!(with(|s| s.moe.top_k = 17).contains("per token"));
     }

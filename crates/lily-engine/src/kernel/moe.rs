@@ -330,7 +330,10 @@ kernel! {
             shared: read f32,
             h: update bf16,
         }
-        launch: |a| Launch::new([a.dims.width.div_ceil(launch::ROW_THREADS), a.dims.rows, 1], launch::ROW_THREADS),
+        launch: |a| {
+            let elements = launch::COMBINE_ELEMENTS * launch::ROW_THREADS;
+            Launch::new([a.dims.width.div_ceil(elements), a.dims.rows, 1], launch::ROW_THREADS)
+        },
         cost: |a, _| {
             let (d, rows) = (a.dims, a.dims.rows as f64);
             Cost {

@@ -33,14 +33,16 @@ SM_INLINE float sqrt_f32(float x) { return __nvvm_sqrt_rn_f(x); }
 SM_INLINE float rsqrt_f32(float x) { return __nvvm_rsqrt_approx_f(x); }
 
 // e^x: x = n ln 2 + r with r small, then the hardware's 2^y of a small y. Two factors of 2^n, because 2^n alone may be
-// too large or too small.
+// too large or too small. Adding 1.5 * 2^23 rounds to a whole number and leaves it in the lowest bits: conversions would
+// take the unit that 2^y needs.
 SM_INLINE float exp_f32(float x) {
     const float clamped = __builtin_fminf(__builtin_fmaxf(x, -104.0f), 89.0f);
-    const float n = __builtin_rintf(clamped * 1.44269504088896340736f);
+    const float raised = __builtin_fmaf(clamped, 1.44269504088896340736f, 12582912.0f);
+    const float n = raised - 12582912.0f;
     float r = __builtin_fmaf(n, -0.693359375f, clamped);
     r = __builtin_fmaf(n, 2.12194440e-4f, r);
-    const float part = exp2_hardware(r * 1.44269504088896340736f);
-    const int whole = (int)n, half_of = whole >> 1;
+    const float part = __nvvm_ex2_approx_ftz_f(r * 1.44269504088896340736f);
+    const int whole = (int)(float_to_bits(raised) - 0x4b400000u), half_of = whole >> 1;
     const float first = bits_to_float((uint)(half_of + 127) << 23);
     const float second = bits_to_float((uint)(whole - half_of + 127) << 23);
     return x != x ? x : part * first * second;

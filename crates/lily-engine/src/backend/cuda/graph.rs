@@ -20,13 +20,14 @@ use std::sync::{Arc, Weak};
 /// Where an edge leaves a kernel that lets the next one start early (CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC).
 const PORT_PROGRAMMATIC: u8 = 1;
 
-/// Kernels whose threadgroups do the work of several here (SCAN_LANES in prefill_delta.metal), and of how many.
-const WIDE: [(&str, u32); 1] = [("delta_scan", 4)];
+/// Kernels whose threadgroups do the work of several here, and of how many in x and in y: `SCAN_LANES` and `SCAN_COLUMNS` in
+/// prefill_delta.metal, the tile of router_mma.h.
+const WIDE: [(&str, [u32; 2]); 2] = [("delta_scan", [8, 1]), ("router", [2, 8])];
 
 /// The blocks of a kernel that a contract gives so many threadgroups.
 fn grid(kernel: &str, [x, y, z]: [u32; 3]) -> [u32; 3] {
-    let wide = WIDE.iter().find(|(name, _)| *name == kernel).map_or(1, |(_, times)| *times);
-    [x.div_ceil(wide), y, z]
+    let [wide, tall] = WIDE.iter().find(|(name, _)| *name == kernel).map_or([1, 1], |(_, times)| *times);
+    [x.div_ceil(wide), y.div_ceil(tall), z]
 }
 
 /// One launch.
