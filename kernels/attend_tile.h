@@ -2,6 +2,8 @@
 #pragma once
 #include "attention_strip.h"
 
+// Queries of a tile.
+#define TILE_QUERIES (8 * ATTEND_SIMDGROUPS)
 // Keys of a block.
 #define BLOCK_KEYS 32
 // 16-byte words of threadgroup memory: a block of keys or values, and 1 KiB for each SIMD-group.

@@ -1,34 +1,25 @@
-// Prefill attention by the matrix units of NVIDIA's GPUs, 16x8x16 at a time: what attend_tile.h does, whose words on tiles
-// hold here too. Included where the host's headers have `ptx`, which wraps the instructions.
+// Prefill attention by the matrix units of NVIDIA's GPUs: what attend_tile.h does, whose words on tiles hold here too.
+// Included where the host's headers have `ptx`, which wraps the instructions.
 //
-// A SIMD-group has 16 queries, and one half of every block of keys; its scores, weights and sums stay in registers, and the
-// halves meet at the end. Blocks of keys and values are copied to threadgroup memory while the one before is worked on.
+// A party of four SIMD-groups has 64 queries; it starts products and waits for them later. Weights and sums stay in
+// registers. The two parties of a tile share what is staged, blocks of keys and values that are copied while others are
+// worked on, and take turns: while the products of one are under way, the other makes weights of its scores.
 #pragma once
 #include "attention.h"
 
-// Keys of a block, and of a half.
+// Keys of a block.
 #define TILE_KEYS 64
-#define HALF_KEYS (TILE_KEYS / 2)
 // Queries of a tile.
-#define TILE_QUERIES (8 * ATTEND_SIMDGROUPS)
-// Strips of 16 queries.
-#define TILE_STRIPS (TILE_QUERIES / 16)
-// Elements of a staged row behind its own: rows then meet different banks.
-#define ROW_PAD 8
-// 16-byte words of threadgroup memory: the queries, and two blocks of keys and values each.
-#define ATTEND_MEMORY ((TILE_QUERIES + 4 * TILE_KEYS) * (HEAD_DIM_MAX + ROW_PAD) / 8)
-
-// Starts the copies of 64 rows: row i begins at `from.row(i)`.
-template <int Dim, class Source>
-inline void copy_rows(Source from, threadgroup bfloat* to, uint index) {
-    const uint pieces = Dim / 8;
-#pragma clang loop unroll(full)
-    for (uint i = 0; i < 64 * pieces / (ATTEND_SIMDGROUPS * SIMD_WIDTH); i++) {
-        const uint piece = index + i * ATTEND_SIMDGROUPS * SIMD_WIDTH;
-        const uint row = piece / pieces;
-        ptx::copy_16(to + row * (Dim + ROW_PAD) + piece % pieces * 8, from.row(row) + piece % pieces * 8, true);
-    }
-}
+#define TILE_QUERIES (16 * ATTEND_SIMDGROUPS)
+#define ATTEND_THREADS (ATTEND_SIMDGROUPS * SIMD_WIDTH)
+#define PARTY_SIMDGROUPS 4
+#define PARTY_THREADS (PARTY_SIMDGROUPS * SIMD_WIDTH)
+// 16-byte words of threadgroup memory: the queries, two blocks of keys and three of values.
+#define ATTEND_MEMORY ((TILE_QUERIES + 5 * TILE_KEYS) * HEAD_DIM_MAX / 8)
+// Staged rows lie in panels of so many elements.
+#define PANEL_DIM 64
+// Elements of a row of results behind its own: rows then meet different banks.
+#define RESULT_PAD 8
 
 // Queries of a tile. Those past the last repeat it.
 struct QueryRows {
@@ -50,150 +41,159 @@ struct QueryRows {
 struct CacheRows {
     device const bfloat* cache;
     uint width;
-    uint first;
     uint last;
+    uint first;
 
     device const bfloat* row(uint i) const { return cache + ulong(min(first + i, last)) * width; }
+};
+
+// Starts the copies of `Rows` rows by `Threads` threads: row i begins at `from.row(i)`. They lie in panels, swizzled as
+// `ptx::swizzled_rows` has it.
+template <int Dim, int Rows, uint Threads, class Source>
+inline void copy_rows(Source from, threadgroup bfloat* to, uint index) {
+    const uint pieces = Dim / 8;
+    const uint step = Threads / pieces;
+    const uint row = index / pieces;
+    const uint piece = index % pieces;
+    // `step` is a power of 2 above `row`, so that no bit is both in `row` and in what is added to it.
+    threadgroup bfloat* place = to + piece / 8 * Rows * PANEL_DIM + row * PANEL_DIM;
+    const uint column = (piece ^ row) % 8;
+#pragma clang loop unroll(full)
+    for (uint i = 0; i < Rows / step; i++)
+        ptx::copy_16(place + i * step * PANEL_DIM + (column ^ i * step % 8) * 8, from.row(row + i * step) + piece * 8, true);
+}
+
+// The last keys that rows see: a lane's two rows, and all of its SIMD-group, the first of which is `first`.
+struct LastSeen {
+    uint by_row;
+    uint by_other;
+    uint by_all;
+
+    LastSeen(QueryRows rows, uint position, uint first, uint lane) {
+        by_row = position + min(first + lane / 4, rows.queries - 1) / rows.per_kv;
+        by_other = position + min(first + lane / 4 + 8, rows.queries - 1) / rows.per_kv;
+        by_all = position + min(first, rows.queries - 1) / rows.per_kv;
+    }
 };
 
 // A SIMD-group's 16 queries: lane l has rows l / 4 and 8 further, in columns 2 (l % 4) and the next of every eight.
 template <int Dim>
 struct Strip {
-    float sums[Dim / 8][4];
-    // Of each row the largest score, and this lane's part of the sum of weights.
+    float sums[Dim / 2];
+    float scores[TILE_KEYS / 2];
+    uint weights[TILE_KEYS / 16][4];
+    // Of each row the largest score, this lane's part of the sum of weights, and what a block multiplies them by.
     float most[2];
     float total[2];
+    float factors[2];
 
     void begin() thread {
 #pragma clang loop unroll(full)
-        for (int d = 0; d < Dim / 8; d++)
-#pragma clang loop unroll(full)
-            for (int e = 0; e < 4; e++) sums[d][e] = 0.0f;
+        for (int i = 0; i < Dim / 2; i++) sums[i] = 0.0f;
         most[0] = most[1] = EMPTY_BLOCK;
         total[0] = total[1] = 0.0f;
     }
 
-    // Products of the queries with 32 keys.
-    void score(thread float (&scores)[HALF_KEYS / 8][4], threadgroup const bfloat* queries, threadgroup const bfloat* keys,
-               uint lane) thread {
-        const uint at = lane % 16 * (Dim + ROW_PAD) + lane / 16 * 8;
+    // Starts the products of the party's queries with a block of keys.
+    void start_scores(ulong left, ulong keys) thread {
+        ptx::begin_products();
 #pragma clang loop unroll(full)
         for (int d = 0; d < Dim / 16; d++) {
-            uint a[4];
-            ptx::load_16x16(a, queries + at + 16 * d);
+            const ulong a = left + d / 4 * (TILE_QUERIES * PANEL_DIM / 8) + d % 4 * PTX_NEXT_16_COLUMNS;
+            const ulong b = keys + d / 4 * (TILE_KEYS * PANEL_DIM / 8) + d % 4 * PTX_NEXT_16_COLUMNS;
+            if (d == 0)
+                ptx::multiply_rows_64x64x16<false>(scores, a, b);
+            else
+                ptx::multiply_rows_64x64x16<true>(scores, a, b);
+        }
+        ptx::end_products();
+    }
+
+    // Hides the keys behind the last one that a row sees, of a block that starts at `key`.
+    void hide(uint key, LastSeen last) thread {
 #pragma clang loop unroll(full)
-            for (int n = 0; n < HALF_KEYS / 16; n++) {
-                uint b[4];
-                ptx::load_16x16(b, keys + at + 16 * n * (Dim + ROW_PAD) + 16 * d);
-                ptx::multiply_16x8x16(scores[2 * n], a[0], a[1], a[2], a[3], b[0], b[2]);
-                ptx::multiply_16x8x16(scores[2 * n + 1], a[0], a[1], a[2], a[3], b[1], b[3]);
-            }
+        for (int i = 0; i < TILE_KEYS / 2; i++) {
+            const uint column = key + i / 4 * 8 + ptx::lane() % 4 * 2 + i % 2;
+            if (column > (i / 2 % 2 == 0 ? last.by_row : last.by_other)) scores[i] = EMPTY_BLOCK;
         }
     }
 
-    // Turns scores, in units of ln 2 after `scale`, into weights; those of keys behind the last one that a row sees are 0.
-    void weigh(thread float (&scores)[HALF_KEYS / 8][4], float scale, bool all_seen, uint key, uint last_of_row,
-               uint last_of_other, uint lane) thread {
-        float factors[2];
+    // Turns the scores of a block, which have arrived, into weights; `scale` makes units of ln 2 of them. Every row sees a
+    // key of the first block, so that weights of hidden keys are 0.
+    void weigh(uint key, float scale, LastSeen last) thread {
+        ptx::settle(scores);
+        if (key + TILE_KEYS - 1 > last.by_all) hide(key, last);
 #pragma clang loop unroll(full)
         for (int r = 0; r < 2; r++) {
-            const uint last = r == 0 ? last_of_row : last_of_other;
             float highest = most[r];
 #pragma clang loop unroll(full)
-            for (int n = 0; n < HALF_KEYS / 8; n++)
-#pragma clang loop unroll(full)
-                for (int e = 0; e < 2; e++) {
-                    const uint column = key + 8 * n + lane % 4 * 2 + e;
-                    const float s = scores[n][2 * r + e] * scale;
-                    scores[n][2 * r + e] = all_seen || column <= last ? s : EMPTY_BLOCK;
-                    highest = max(highest, scores[n][2 * r + e]);
-                }
-            highest = max(highest, simd_shuffle_xor(highest, ushort(1)));
-            highest = max(highest, simd_shuffle_xor(highest, ushort(2)));
-            // A row that sees no key yet has weights of 0.
-            const float base = highest == EMPTY_BLOCK ? 0.0f : highest;
-            factors[r] = fast::exp2(most[r] - base);
+            for (int n = 0; n < TILE_KEYS / 8; n++)
+                highest = fmax(highest, fmax(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
+            highest = fmax(highest, simd_shuffle_xor(highest, ushort(1)));
+            highest = fmax(highest, simd_shuffle_xor(highest, ushort(2)));
+            factors[r] = ptx::power_of_2((most[r] - highest) * scale);
             most[r] = highest;
+            const float base = -highest * scale;
             float sum = 0.0f;
 #pragma clang loop unroll(full)
-            for (int n = 0; n < HALF_KEYS / 8; n++)
-#pragma clang loop unroll(full)
-                for (int e = 0; e < 2; e++) {
-                    const float weight = round_bf16(fast::exp2(scores[n][2 * r + e] - base));
-                    scores[n][2 * r + e] = weight;
-                    sum += weight;
-                }
+            for (int n = 0; n < TILE_KEYS / 8; n++) {
+                const int at = 4 * n + 2 * r;
+                const uint pair = ptx::narrow_pair(ptx::power_of_2(fma(scores[at], scale, base)),
+                                                   ptx::power_of_2(fma(scores[at + 1], scale, base)));
+                scores[at] = bf16_low(pair);
+                scores[at + 1] = bf16_high(pair);
+                sum += scores[at] + scores[at + 1];
+            }
             total[r] = total[r] * factors[r] + sum;
         }
+        ptx::settle(scores);
+    }
+
+    // Makes ready for adding values, once those before have arrived. Where it waits depends on the scores, because the
+    // compiler would have weights made after a wait that does not.
+    void prepare_values() thread {
         if (simd_any(factors[0] != 1.0f || factors[1] != 1.0f)) {
+            ptx::wait_products<0, 1>();
+            take_weights();
+#pragma clang loop unroll(full)
+            for (int i = 0; i < Dim / 2; i++) sums[i] *= factors[i / 2 % 2];
+        } else {
+            ptx::wait_products<0, 2>();
+            take_weights();
+        }
+    }
+
+    // Products read the weights until they have ended.
+    void take_weights() thread {
+        ptx::settle(sums);
+        ptx::settle(scores);
+#pragma clang loop unroll(full)
+        for (int i = 0; i < TILE_KEYS / 4; i++)
+            weights[i / 4][i % 4] = ptx::bytes(as_type<uint>(scores[2 * i]), as_type<uint>(scores[2 * i + 1]), 0x7632);
+    }
+
+    // Starts adding a block of values by their weights.
+    void start_values(ulong values) thread {
+        ptx::begin_products();
+#pragma clang loop unroll(full)
+        for (int n = 0; n < TILE_KEYS / 16; n++)
+            ptx::ColumnProducts<Dim>::add(sums, weights[n], values + n * PTX_NEXT_16_ROWS);
+        ptx::end_products();
+    }
+
+    // Leaves the results, in rows of Dim + RESULT_PAD.
+    void leave(threadgroup float* to) thread {
+        const uint lane = ptx::lane();
+        ptx::settle(sums);
+#pragma clang loop unroll(full)
+        for (int r = 0; r < 2; r++) {
+            float all = total[r] + simd_shuffle_xor(total[r], ushort(1));
+            all += simd_shuffle_xor(all, ushort(2));
+            const float part = 1.0f / all;
+            threadgroup float* row = to + (lane / 4 + 8 * r) * (Dim + RESULT_PAD) + lane % 4 * 2;
 #pragma clang loop unroll(full)
             for (int d = 0; d < Dim / 8; d++)
-#pragma clang loop unroll(full)
-                for (int e = 0; e < 4; e++) sums[d][e] *= factors[e / 2];
-        }
-    }
-
-    // Adds 32 values by their weights.
-    void add_values(thread const float (&weights)[HALF_KEYS / 8][4], threadgroup const bfloat* values, uint lane) thread {
-        const uint at = lane % 16 * (Dim + ROW_PAD) + lane / 16 * 8;
-#pragma clang loop unroll(full)
-        for (int n = 0; n < HALF_KEYS / 16; n++) {
-            uint a[4];
-#pragma clang loop unroll(full)
-            for (int i = 0; i < 4; i++)
-                a[i] = bf16_pair(weights[2 * n + i / 2][i % 2 * 2], weights[2 * n + i / 2][i % 2 * 2 + 1]);
-#pragma clang loop unroll(full)
-            for (int d = 0; d < Dim / 16; d++) {
-                uint b[4];
-                ptx::load_16x16_transposed(b, values + at + 16 * n * (Dim + ROW_PAD) + 16 * d);
-                ptx::multiply_16x8x16(sums[2 * d], a[0], a[1], a[2], a[3], b[0], b[1]);
-                ptx::multiply_16x8x16(sums[2 * d + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-            }
-        }
-    }
-
-    // Adds up the totals of the lanes that share a row.
-    void end() thread {
-#pragma clang loop unroll(full)
-        for (int r = 0; r < 2; r++) {
-            total[r] += simd_shuffle_xor(total[r], ushort(1));
-            total[r] += simd_shuffle_xor(total[r], ushort(2));
-        }
-    }
-
-    // Leaves sums, and what they are in proportion to, for the other half: 16 rows of Dim + 4, the last two of them.
-    void leave(threadgroup float* to, uint lane) thread {
-#pragma clang loop unroll(full)
-        for (int r = 0; r < 2; r++) {
-            threadgroup float* row = to + (lane / 4 + 8 * r) * (Dim + 4);
-#pragma clang loop unroll(full)
-            for (int d = 0; d < Dim / 8; d++) {
-                row[8 * d + lane % 4 * 2] = sums[d][2 * r];
-                row[8 * d + lane % 4 * 2 + 1] = sums[d][2 * r + 1];
-            }
-            if (lane % 4 == 0) {
-                row[Dim] = most[r];
-                row[Dim + 1] = total[r];
-            }
-        }
-    }
-
-    // Makes results of its own sums and what the other half left, in its place.
-    void meet(threadgroup float* with, uint lane) thread {
-#pragma clang loop unroll(full)
-        for (int r = 0; r < 2; r++) {
-            threadgroup float* row = with + (lane / 4 + 8 * r) * (Dim + 4);
-            const float highest = max(most[r], row[Dim]);
-            const float own = fast::exp2(most[r] - highest);
-            const float other = fast::exp2(row[Dim] - highest);
-            const float all = total[r] * own + row[Dim + 1] * other;
-#pragma clang loop unroll(full)
-            for (int d = 0; d < Dim / 8; d++)
-#pragma clang loop unroll(full)
-                for (int e = 0; e < 2; e++) {
-                    const uint at = 8 * d + lane % 4 * 2 + e;
-                    row[at] = (sums[d][2 * r + e] * own + row[at] * other) / all;
-                }
+                *(threadgroup float2*)(row + 8 * d) = float2(sums[4 * d + 2 * r] * part, sums[4 * d + 2 * r + 1] * part);
         }
     }
 };
@@ -202,17 +202,28 @@ struct Strip {
 template <int Dim>
 inline void put_tile(threadgroup const float* results, QueryRows rows, device const bfloat* q_raw, device bfloat* out,
                      uint index) {
-    for (uint i = index; i < TILE_QUERIES * Dim; i += ATTEND_SIMDGROUPS * SIMD_WIDTH) {
-        const uint query = rows.first + i / Dim;
-        if (query < rows.queries) {
-            const ulong at = rows.at(query);
-            const float gate = float(q_raw[(2 * at + 1) * Dim + i % Dim]);
-            out[at * Dim + i % Dim] = bfloat(results[i / Dim * (Dim + 4) + i % Dim] * sigmoid(gate));
+#pragma clang loop unroll_count(4)
+    for (uint i = index; i < TILE_QUERIES * Dim / 2; i += ATTEND_THREADS) {
+        const uint row = i / (Dim / 2), column = i % (Dim / 2) * 2;
+        if (rows.first + row < rows.queries) {
+            const ulong at = rows.at(rows.first + row);
+            const uint gates = load_uint((device const uchar*)(q_raw + (2 * at + 1) * Dim + column));
+            const float2 result = *(threadgroup const float2*)(results + row * (Dim + RESULT_PAD) + column);
+            *(device uint*)(out + at * Dim + column) =
+                ptx::narrow_pair(result.x * sigmoid(bf16_low(gates)), result.y * sigmoid(bf16_high(gates)));
         }
     }
 }
 
-// One tile of 64 queries of a KV head, all of whose heads share what is staged. Blocks of keys start at multiples of 64 and
+// What is copied waits here until all threads, and products, see it.
+template <int UnderWay>
+inline void share_copies() {
+    ptx::wait_copies<UnderWay>();
+    ptx::share_with_products();
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// One tile of queries of a KV head, all of whose heads share what is staged. Blocks of keys start at multiples of 64 and
 // are taken in order; one without a visible key leaves a query's sums as they are. So a query's result depends on its
 // position alone.
 template <int Dim>
@@ -223,57 +234,70 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     const uint queries = a.rows * per_kv;
     const uint first = tile * TILE_QUERIES;
     const uint last_key = position + (min(first + TILE_QUERIES, queries) - 1) / per_kv;
+    const uint blocks = last_key / TILE_KEYS + 1;
     threadgroup bfloat* staged_queries = (threadgroup bfloat*)memory;
-    threadgroup bfloat* blocks = staged_queries + TILE_QUERIES * (Dim + ROW_PAD);
-    const uint block_size = TILE_KEYS * (Dim + ROW_PAD);
+    threadgroup bfloat* staged_keys = staged_queries + TILE_QUERIES * Dim;
+    threadgroup bfloat* staged_values = staged_keys + 2 * TILE_KEYS * Dim;
 
+    const uint party = simdgroup / PARTY_SIMDGROUPS;
+    const uint party_index = index % PARTY_THREADS;
     QueryRows rows = {q, first, queries, per_kv, a.heads, kv_head * per_kv, uint(Dim)};
-    CacheRows key_rows = {keys + kv_head * Dim, a.kv_heads * Dim, 0, last_key};
-    CacheRows value_rows = {values + kv_head * Dim, a.kv_heads * Dim, 0, last_key};
-    copy_rows<Dim>(rows, staged_queries, index);
-    copy_rows<Dim>(key_rows, blocks, index);
-    copy_rows<Dim>(value_rows, blocks + block_size, index);
+    // The first party copies values, the second one keys.
+    CacheRows own_rows = {(party == 0 ? values : keys) + kv_head * Dim, a.kv_heads * Dim, last_key, 0};
+    threadgroup bfloat* staged = party == 0 ? staged_values : staged_keys;
+    copy_rows<Dim, TILE_QUERIES, ATTEND_THREADS>(rows, staged_queries, index);
+    copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged, party_index);
+    ptx::end_copies();
+    own_rows.first = TILE_KEYS;
+    copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged + TILE_KEYS * Dim, party_index);
     ptx::end_copies();
 
-    const uint strip_first = first + simdgroup % TILE_STRIPS * 16;
-    const uint half_of = simdgroup / TILE_STRIPS;
-    const uint last_of_row = position + min(strip_first + lane / 4, queries - 1) / per_kv;
-    const uint last_of_other = position + min(strip_first + lane / 4 + 8, queries - 1) / per_kv;
-    const uint seen_by_all = position + min(strip_first, queries - 1) / per_kv;
-    const uint seen_by_any = position + min(strip_first + 15, queries - 1) / per_kv;
+    const LastSeen last(rows, position, first + simdgroup * 16, lane);
     const float scale = precise::rsqrt(float(Dim)) * 1.44269504088896340736f;
-    threadgroup const bfloat* own_queries = staged_queries + simdgroup % TILE_STRIPS * 16 * (Dim + ROW_PAD);
+    const ulong left = ptx::swizzled_rows(staged_queries + party * 64 * PANEL_DIM);
+    const ulong keys_at = ptx::swizzled_rows(staged_keys);
+    const ulong values_at = ptx::swizzled_columns(staged_values, 2 * TILE_KEYS * PANEL_DIM);
+    const ulong block_size = TILE_KEYS * Dim / 8;
     Strip<Dim> strip;
     strip.begin();
-    for (uint key = 0; key <= last_key; key += TILE_KEYS) {
-        threadgroup bfloat* block = blocks + key / TILE_KEYS % 2 * 2 * block_size;
-        ptx::wait_copies<0>();
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (key + TILE_KEYS <= last_key) {
-            threadgroup bfloat* next = blocks + (key / TILE_KEYS + 1) % 2 * 2 * block_size;
-            key_rows.first = value_rows.first = key + TILE_KEYS;
-            copy_rows<Dim>(key_rows, next, index);
-            copy_rows<Dim>(value_rows, next + block_size, index);
-        }
+    share_copies<1>();
+    strip.start_scores(left, keys_at);
+    ptx::wait_products<0>();
+    strip.weigh(0, scale, last);
+    strip.prepare_values();
+    share_copies<0>();
+    // The second party is half a round behind; barriers end each half.
+    if (party == 1) {
+        own_rows.first = 2 * TILE_KEYS;
+        if (own_rows.first <= last_key) copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged, party_index);
         ptx::end_copies();
-        const uint own_key = key + half_of * HALF_KEYS;
-        if (own_key <= seen_by_any) {
-            float scores[HALF_KEYS / 8][4] = {};
-            threadgroup const bfloat* half_block = block + half_of * HALF_KEYS * (Dim + ROW_PAD);
-            strip.score(scores, own_queries, half_block, lane);
-            const bool all_seen = own_key + HALF_KEYS - 1 <= seen_by_all;
-            strip.weigh(scores, scale, all_seen, own_key, last_of_row, last_of_other, lane);
-            strip.add_values(scores, half_block + block_size, lane);
-        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-
-    strip.end();
+    // Of the places of values, the one of this block's; of those of what a party copies, the next one.
+    uint own = 0;
+    uint to = party == 0 ? 2 : 1;
+    for (uint block = 0; block + 1 < blocks; block++) {
+        strip.start_scores(left, keys_at + (1 - block % 2) * block_size);
+        strip.start_values(values_at + own * block_size);
+        share_copies<0>();
+        // The other party's turn. Both have done with what is copied over: the values before these, or these keys.
+        ptx::wait_products<1>();
+        own_rows.first = (block + 2 + party) * TILE_KEYS;
+        if (own_rows.first <= last_key)
+            copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged + to * TILE_KEYS * Dim, party_index);
+        ptx::end_copies();
+        to = to == 2 - party ? 0 : to + 1;
+        own = own == 2 ? 0 : own + 1;
+        strip.weigh((block + 1) * TILE_KEYS, scale, last);
+        strip.prepare_values();
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    strip.start_values(values_at + own * block_size);
+    if (party == 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+    ptx::wait_products<0>();
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup float* results = (threadgroup float*)memory;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    threadgroup float* own_results = results + simdgroup % TILE_STRIPS * 16 * (Dim + 4);
-    if (half_of == 1) strip.leave(own_results, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (half_of == 0) strip.meet(own_results, lane);
+    strip.leave(results + simdgroup * 16 * (Dim + RESULT_PAD));
     threadgroup_barrier(mem_flags::mem_threadgroup);
     put_tile<Dim>(results, rows, q_raw, out, index);
 }

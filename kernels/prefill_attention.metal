@@ -62,8 +62,10 @@ kernel void attend(device const uint* step [[buffer(0)]],
     threadgroup uint4 memory[ATTEND_MEMORY];
     constant AttentionDims& a = args.dims;
     // The last tiles see most keys and start first.
-    const uint strips = (a.rows * (a.heads / a.kv_heads) + 7) / 8;
-    const uint tile = (strips + ATTEND_SIMDGROUPS - 1) / ATTEND_SIMDGROUPS - 1 - group.x;
+    const uint tiles = (a.rows * (a.heads / a.kv_heads) + TILE_QUERIES - 1) / TILE_QUERIES;
+    // There are threadgroups for tiles of 8 queries to a SIMD-group, and some tiles have more.
+    if (group.x >= tiles) return;
+    const uint tile = tiles - 1 - group.x;
     if (HEAD_DIM == 64)
         attend_tile<64>(q, q_raw, keys, values, out, a, step[0], tile, group.y, index, simdgroup, lane, memory);
     else if (HEAD_DIM == 128)

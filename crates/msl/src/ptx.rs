@@ -61,14 +61,15 @@ pub fn compile(source: &Path, includes: &[PathBuf], architecture: &str) -> Resul
 }
 
 /// Constant memory becomes plain memory, because the bank that the hardware has for it cannot hold a buffer or a parameter; the
-/// arena becomes the dynamic shared memory of the launch.
+/// arena becomes the dynamic shared memory of the launch, where matrix units read rows whose places depend on 10 bits of the
+/// address.
 fn addresses(ir: &str) -> String {
     let mut out = String::with_capacity(ir.len());
     for line in ir.lines() {
         if line.contains("sm_arena =") && line.contains("addrspace(3) global") {
             let name = line.split(' ').next().unwrap_or_default();
             out += name;
-            out += " = external addrspace(3) global [0 x i8], align 16";
+            out += " = external addrspace(3) global [0 x i8], align 1024";
         } else {
             out += &line.replace(" addrspace(4)", "").replace("addrspacecast (ptr @", "bitcast (ptr @");
         }
@@ -141,7 +142,7 @@ mod tests {
             assert!(!special.contains(CONSTANT), "{name}");
         }
         let attend = kernels.iter().find(|k| k.name == "attend").expect("attention");
-        assert!(attend.text.contains("mma.sync") && attend.text.contains(&format!("{CONSTANT}6;")));
+        assert!(attend.text.contains("wgmma.mma_async") && attend.text.contains(&format!("{CONSTANT}6;")));
         assert!(kernels.iter().any(|k| k.threadgroup_bytes > 16 << 10));
         let mut limited: Vec<&str> =
             kernels.iter().filter(|k| k.text.contains(".maxnreg ")).map(|k| k.name.as_str()).collect();

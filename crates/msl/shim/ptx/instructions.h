@@ -56,6 +56,20 @@ SM_INLINE uint transpose_8x8(uint a) {
     return out;
 }
 
+// Two floats as a pair of bf16, the first one in the lower half, nearest, ties to even.
+SM_INLINE uint narrow_pair(float low, float high) {
+    uint out;
+    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+
+// 2 to the power of x by the hardware's approximation; 0 where that is no normal float.
+SM_INLINE float power_of_2(float x) {
+    float out;
+    __asm__("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+    return out;
+}
+
 // a * b + c of two pairs, each rounded once.
 SM_INLINE uint fma_bf16x2(uint a, uint b, uint c) {
     uint out;
