@@ -129,7 +129,8 @@ pub const PREP_ROWS: u32 = 8;
 pub const COMBINE_ELEMENTS: u32 = 8;
 /// SIMD-groups of kernels in which a SIMD-group does one row, head or column.
 pub const ROW_SIMDGROUPS: u32 = 4;
-/// SIMD-groups of an attention threadgroup; each has a strip of 8 queries.
+/// SIMD-groups of an attention threadgroup. There are threadgroups for strips of 8 queries; where kernel text has larger ones, some
+/// have nothing to do.
 pub const ATTEND_SIMDGROUPS: u32 = 8;
 /// Threads of kernels that work element by element or reduce a row.
 pub const ROW_THREADS: u32 = 256;

@@ -18,23 +18,6 @@ SM_INLINE void multiply_16x8x16(thread float (&sums)[4], uint a0, uint a1, uint 
 // The thread's index in its SIMD-group.
 SM_INLINE uint lane() { return sm::lane(); }
 
-// A left operand from 16 rows of 16 bf16, where lane l gives the address of row l % 16, from column 8 on for l above 15.
-SM_INLINE void load_16x16(thread uint (&a)[4], threadgroup const bfloat* row) {
-    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                     : "r"((uint)(ulong)row)
-                     : "memory");
-}
-
-// The same of the transpose of what is stored: lane l gives the address of row l % 8, 8 further for l above 15, from column 8
-// on for every second eight lanes.
-SM_INLINE void load_16x16_transposed(thread uint (&a)[4], threadgroup const bfloat* row) {
-    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                     : "r"((uint)(ulong)row)
-                     : "memory");
-}
-
 // The bytes of two words that four digits name: 0 to 3 of `a`, 4 to 7 of `b`, the lowest digit first.
 SM_INLINE uint bytes(uint a, uint b, uint digits) {
     uint out;
