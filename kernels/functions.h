@@ -22,15 +22,35 @@ inline float decay_of(float a, float a_log, float dt_bias) {
 
 inline float dot8(Float8 a, Float8 b) { return dot(a.low, b.low) + dot(a.high, b.high); }
 
-// The sum of `value` over all threads of the threadgroup, the same in each. `slots` has room for every SIMD-group and
-// must not be touched again before another barrier.
-inline float threadgroup_sum(float value, threadgroup float* slots, uint simdgroup, uint simdgroups, uint lane) {
+// Leaves a SIMD-group's share of a sum over the threadgroup, for `sum_of_shares` behind a barrier.
+inline void leave_share(float value, threadgroup float* slots, uint simdgroup, uint lane) {
     float partial = simd_sum(value);
     if (lane == 0) {
         slots[simdgroup] = partial;
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// The sum of all shares, the same in each thread.
+inline float sum_of_shares(threadgroup const float* slots, uint simdgroups, uint lane) {
+#if defined(LILY_MMA)
+    // Every thread reads them all: reads of one place are cheaper than exchanges.
+    float sums[4] = {};
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < simdgroups; i++) {
+        sums[i % 4] += slots[i];
+    }
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#else
     return simd_sum(lane < simdgroups ? slots[lane] : 0.0f);
+#endif
+}
+
+// The sum of `value` over all threads of the threadgroup, the same in each. `slots` has room for every SIMD-group and
+// must not be touched again before another barrier.
+inline float threadgroup_sum(float value, threadgroup float* slots, uint simdgroup, uint simdgroups, uint lane) {
+    leave_share(value, slots, simdgroup, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return sum_of_shares(slots, simdgroups, lane);
 }
 
 // Halves the number of values that each lane holds: of each pair of neighbours a lane keeps the one that `mask` names

@@ -8,18 +8,19 @@
 #include "generated/args.h"
 #include "quant.h"
 
-// Chunks of a row that a lane has under way. Where a threadgroup's registers decide how many of them run at a time, one.
-#if defined(LILY_MMA)
-#define VECTOR_STEPS 1
-#else
+// Chunks of a row that a lane has under way.
 #define VECTOR_STEPS 2
-#endif
 
 // Columns of the activations that are staged at a time; twice as many where a threadgroup has few outputs.
 #define STAGED_COLUMNS 2048
-// After 32 columns come 4 unused ones: lanes that read 16 or 32 columns each then meet different banks. A few more vectors
-// than that: then a batch of rows fits too (matvec_rows.h).
-#define STAGED_VECTORS (STAGED_COLUMNS / 32 * 10)
+// Vectors of threadgroup memory in which so many SIMD-groups of a kernel stage so many columns. After 32 columns come 4 unused
+// ones: lanes that read 16 or 32 columns each then meet different banks. A batch of rows fits too (matvec_rows.h). On NVIDIA's
+// GPUs the columns follow as fixed-point numbers, and what SIMD-groups copy, so many batches each (matvec_copied.h).
+#if defined(LILY_MMA)
+#define STAGING(columns, simdgroups, batches) ((columns) / 32 * 15 + (simdgroups) * (batches) * COPIED_VECTORS)
+#else
+#define STAGING(columns, simdgroups, batches) ((columns) / 32 * 10)
+#endif
 
 // A thread's place in its threadgroup.
 struct Place {
@@ -47,17 +48,20 @@ struct PlainRow {
 
     Float8 expect(uint column) const { return Float8(); }
     void begin(threadgroup float* slots, Place place) {}
+    void end(threadgroup const float* slots, Place place) {}
     Float8 at(uint column) const { return load_bf16x8(x + column); }
     Float8 at(uint column, Float8 expected) const { return at(column); }
 };
 
-// A row after its RMS norm. Expected are gains.
+// A row after its RMS norm. Expected are gains. With `deferred` the norm's factor is left to whoever has the products, and
+// nothing is rounded: neither waits for the sum of squares then.
 struct NormedRow {
     device const bfloat* x;
     device const float* gain;
     uint width;
     float eps;
     float factor;
+    bool deferred;
 
     Float8 expect(uint column) const {
         Float8 g;
@@ -72,15 +76,37 @@ struct NormedRow {
             Float8 v = load_bf16x8(x + i);
             squares += dot8(v, v);
         }
-        float sum = threadgroup_sum(squares, slots, place.simdgroup, place.simdgroups, place.lane);
-        factor = precise::rsqrt(sum / float(width) + eps);
+        leave_share(squares, slots, place.simdgroup, place.lane);
+        if (!deferred) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            find_factor(slots, place);
+        }
     }
+
+    void find_factor(threadgroup const float* slots, Place place) {
+        factor = precise::rsqrt(sum_of_shares(slots, place.simdgroups, place.lane) / float(width) + eps);
+    }
+
+    // After a barrier.
+    void end(threadgroup const float* slots, Place place) {
+        if (deferred) {
+            find_factor(slots, place);
+        }
+    }
+
+    // What a product with the row is multiplied by.
+    float left() const { return deferred ? factor : 1.0f; }
 
     Float8 at(uint column, Float8 expected) const {
         Float8 v = load_bf16x8(x + column);
         Float8 y;
-        y.low = float4(bfloat4(v.low * factor * expected.low));
-        y.high = float4(bfloat4(v.high * factor * expected.high));
+        if (deferred) {
+            y.low = v.low * expected.low;
+            y.high = v.high * expected.high;
+        } else {
+            y.low = float4(bfloat4(v.low * factor * expected.low));
+            y.high = float4(bfloat4(v.high * factor * expected.high));
+        }
         return y;
     }
 };
@@ -92,6 +118,7 @@ inline NormedRow normed_row(device const bfloat* x, device const float* gain, ui
     row.width = width;
     row.eps = eps;
     row.factor = 0.0f;
+    row.deferred = false;
     return row;
 }
 
@@ -304,6 +331,59 @@ inline void add_stretch(
     }
 }
 
+// How the lanes of a SIMD-group share the rows of a matrix: `1 << shift` lanes to a row, each with `chunk` columns at a time.
+struct Shares {
+    uint shift;
+    uint chunk;
+    uint lane;
+
+    uint span() const { return 1 << shift; }
+    // Rows at once.
+    uint at_once() const { return SIMD_WIDTH >> shift; }
+    uint columns() const { return chunk << shift; }
+    // Place in the row, and the row of those at once.
+    uint within() const { return lane & (span() - 1); }
+    uint row() const { return lane >> shift; }
+};
+
+inline Shares shares_of(StoredMatrix m, uint lane) {
+    Shares shares;
+    shares.shift = 2;
+    shares.chunk = chunk_columns(m.format);
+    shares.lane = lane;
+    while (shares.shift < 5 && shares.columns() < m.cols) {
+        shares.shift++;
+    }
+    return shares;
+}
+
+#if defined(LILY_MMA)
+#include "matvec_copied.h"
+#endif
+
+// Stages columns `base..end` of the `columns` that there is room for, in the form that products with the matrix want.
+template <typename Source>
+inline void stage_for(
+    StoredMatrix m, thread const Source& source, bool expected, uint base, uint end, uint columns,
+    threadgroup float4* vectors, Place place) {
+#if defined(LILY_MMA)
+    if (is_wide(m.format)) {
+        stage_fixed(source, expected, base, end, columns, m.format, vectors, place);
+        return;
+    }
+#endif
+    stage(source, expected, base, end, vectors, place);
+}
+
+// Whether a norm is deferred for products with a format.
+inline bool defers(uint format) {
+#if defined(LILY_MMA)
+    return is_wide(format);
+#else
+    return false;
+#endif
+}
+
 // A lane's shares of the products of rows `first..first + ROWS` with the source; rows beyond `last` repeat it. All threads
 // of the threadgroup call it with the same matrix. With `again` the staged row of the last call is used if it was whole.
 template <uint ROWS, uint STEPS, uint COLUMNS, typename Source>
@@ -326,9 +406,16 @@ inline void row_products(
                 source.begin(slots, place);
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            stage(source, begins, base, end, vectors, place);
+            stage_for(m, source, begins, base, end, COLUMNS, vectors, place);
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
+#if defined(LILY_MMA)
+        if (is_wide(m.format)) {
+            FixedRow fixed = fixed_row(vectors, COLUMNS, base);
+            add_stretch<ROWS, STEPS>(sums, ahead, m, first, last, fixed, base, end, place.lane);
+            continue;
+        }
+#endif
         add_stretch<ROWS, STEPS>(sums, ahead, m, first, last, staged, base, end, place.lane);
     }
 }

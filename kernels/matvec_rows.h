@@ -1,15 +1,16 @@
 // Products of stored rows with up to eight activation rows at once: a decode step of several sessions. A result has the bits
 // that `row_products` gives for its row alone: the same lanes take the same columns in the same order.
 //
-// Codes are read once for all rows. Activations are staged as bf16, which they are, a few rows at a time: while one set
-// of rows gives way to the next, codes stay in registers.
+// Codes are read once for all rows. Activations are staged as bf16, which they are, or as fixed-point numbers (matvec_copied.h),
+// a few rows at a time: while one set of rows gives way to the next, codes stay in registers.
 #pragma once
 #include "matvec.h"
 
 // Rows that are staged at a time, and columns of each: what a SIMD-group takes of 4-bit codes at once.
 #define BATCH_ROWS 4
 #define BATCH_COLUMNS 1024
-// 16-byte vectors of a staged row: after 32 columns comes an unused one, so that lanes meet different banks.
+// 16-byte vectors of a staged row: after 32 columns comes one that is unused or has what the columns share, so that lanes meet
+// different banks.
 #define BATCH_VECTORS (BATCH_COLUMNS / 32 * 5)
 
 // Sources of several rows have `begin`, which every thread calls once before the first `at`, and `at`: eight columns of a row,
@@ -48,10 +49,7 @@ struct NormedRows {
         #pragma clang loop unroll(full)
         for (uint r = 0; r < BATCH_MAX; r++) {
             if (r < BATCH) {
-                float partial = simd_sum(squares[r]);
-                if (place.lane == 0) {
-                    slots[r * VECTOR_SIMDGROUPS + place.simdgroup] = partial;
-                }
+                leave_share(squares[r], slots + r * VECTOR_SIMDGROUPS, place.simdgroup, place.lane);
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -59,11 +57,14 @@ struct NormedRows {
         for (uint r = 0; r < BATCH_MAX; r++) {
             factors[r] = 0.0f;
             if (r < BATCH) {
-                float partial = place.lane < place.simdgroups ? slots[r * VECTOR_SIMDGROUPS + place.lane] : 0.0f;
-                factors[r] = precise::rsqrt(simd_sum(partial) / float(first.width) + first.eps);
+                float sum = sum_of_shares(slots + r * VECTOR_SIMDGROUPS, VECTOR_SIMDGROUPS, place.lane);
+                factors[r] = precise::rsqrt(sum / float(first.width) + first.eps);
             }
         }
     }
+
+    // What a product with a row is multiplied by.
+    float left(uint row) const { return first.deferred ? factors[row] : 1.0f; }
 
     Float8 expect(uint column) const { return first.expect(column); }
     // `row` is known to the compiler, so that factors stay in registers.
@@ -82,19 +83,36 @@ inline NormedRows normed_rows(NormedRow first) {
     return rows;
 }
 
-// Stages columns `base..end` of rows `from..from + BATCH_ROWS`, as far as there are any. A thread has the same columns of every
-// other row: as many threads as twice the vectors of a row.
+// Stages columns `base..end` of rows `from..from + BATCH_ROWS`, as far as there are any, for products with codes of a format. A
+// thread has the same columns of every other row: as many threads as twice the vectors of a row.
 template <typename Rows>
-inline void stage_rows(thread Rows& rows, uint from, uint base, uint end, threadgroup uint4* vectors, Place place) {
+inline void stage_rows(
+    thread Rows& rows, uint from, uint base, uint end, uint format, threadgroup uint4* vectors, Place place) {
     uint piece = place.thread_index % (BATCH_COLUMNS / 8);
     bool next = place.thread_index >= BATCH_COLUMNS / 8;
     uint column = base + 8 * piece;
-    if (column < end) {
-        Float8 expected = rows.expect(column);
-        #pragma clang loop unroll(full)
-        for (uint i = 0; i < BATCH_ROWS; i += 2) {
-            if (from + i + next < BATCH) {
-                threadgroup uint4* row = vectors + (i + next) * BATCH_VECTORS;
+    bool inside = column < end;
+    Float8 expected;
+    if (inside) {
+        expected = rows.expect(column);
+    }
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < BATCH_ROWS; i += 2) {
+        if (from + i + next < BATCH) {
+            threadgroup uint4* row = vectors + (i + next) * BATCH_VECTORS;
+#if defined(LILY_MMA)
+            if (is_wide(format)) {
+                Float8 x;
+                x.low = float4(0.0f);
+                x.high = float4(0.0f);
+                if (inside) {
+                    x = rows.at(from + i, next, column, expected);
+                }
+                put_fixed(row, 8 * piece, x, inside, format);
+                continue;
+            }
+#endif
+            if (inside) {
                 row[piece + piece / 4] = narrow8(rows.at(from + i, next, column, expected));
             }
         }
@@ -106,6 +124,23 @@ inline Float8 staged_at(threadgroup const uint4* vectors, uint row, uint offset)
     return widen8(vectors[row * BATCH_VECTORS + offset / 8 + offset / 32]);
 }
 
+#if defined(LILY_MMA)
+// Adds each pair's share of a requested chunk to its sum, as `add_chunk` does; `sums` holds ROWS sums for every staged row.
+template <uint ROWS>
+inline void add_chunk_rows(
+    thread float* sums, thread const Chunk<ROWS>& chunk, uint format, threadgroup const uint4* vectors, uint from,
+    uint offset) {
+    #pragma clang loop unroll(full)
+    for (uint i = 0; i < BATCH_ROWS; i++) {
+        if (from + i < BATCH) {
+            FixedRow row;
+            row.groups = vectors + i * BATCH_VECTORS;
+            row.base = 0;
+            add_chunk<ROWS>(sums + i * ROWS, chunk, format, row, offset);
+        }
+    }
+}
+#else
 // Adds each pair's share of a requested chunk to its sum; `sums` holds ROWS sums for every staged row.
 template <uint ROWS>
 inline void add_chunk_rows(
@@ -146,6 +181,7 @@ inline void add_chunk_rows(
         }
     }
 }
+#endif
 
 // The same for a format without a wide path: eight columns, read here.
 template <uint ROWS>
@@ -190,7 +226,7 @@ inline void batch_products(
         for (uint from = 0; from < BATCH_MAX; from += BATCH_ROWS) {
             if (from < BATCH) {
                 threadgroup_barrier(mem_flags::mem_threadgroup);
-                stage_rows(rows, from, base, end, vectors, place);
+                stage_rows(rows, from, base, end, m.format, vectors, place);
                 threadgroup_barrier(mem_flags::mem_threadgroup);
                 if (is_wide(m.format)) {
                     #pragma clang loop unroll(full)

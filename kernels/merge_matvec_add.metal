@@ -89,7 +89,7 @@ kernel void merge_matvec_add(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[2 * STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(2 * STAGED_COLUMNS, VECTOR_SIMDGROUPS, 0)];
     threadgroup float slots[BATCH_SLOTS];
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.heads * HEAD_DIM);
     MergedRow row;

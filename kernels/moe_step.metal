@@ -20,7 +20,7 @@ kernel void router_step(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(STAGED_COLUMNS, VECTOR_SIMDGROUPS, 0)];
     threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     uint width = args.dims.width;
@@ -72,112 +72,81 @@ kernel void router_step(
     }
 }
 
-// Chunks of its rows that a lane has under way.
-#if defined(LILY_MMA)
-#define GATED_STEPS 2
-#else
-#define GATED_STEPS 1
-#endif
-
-// A threadgroup's outputs of silu(gate x) * (up x), from row `first_row` of both matrices on. The pair shares each staged
-// stretch of x, and matrices of one format what is under way; the source has begun, and gains of the first stretch are
-// where `expect_row` leaves them.
-inline void gated_rows(
-    StoredMatrix gate, StoredMatrix up, uint first_row, uint outputs, uint block, thread NormedRow& source,
-    device bfloat* act, threadgroup float4* vectors, threadgroup float* slots, Place at) {
-    uint output = (block * GATED_SIMDGROUPS + at.simdgroup) * GATED_OUTPUTS;
-    uint first = first_row + output;
-    uint last = first_row + outputs - 1;
-    float sums[2 * GATED_OUTPUTS] = {};
+// Adds a SIMD-group's shares of the products of rows `first`, `first + 1` of both matrices with a staged stretch, for which the
+// source is still there.
+inline void add_gated(
+    thread float* sums, StoredMatrix gate, StoredMatrix up, uint first, uint last, uint base, uint end,
+    thread const NormedRow& source, threadgroup float4* vectors, Place at) {
     thread float* products = sums + GATED_OUTPUTS;
-    StoredPair pair = stored_pair(gate, up);
+    bool alike = gate.format == up.format;
+#if defined(LILY_MMA)
+    threadgroup uint4* own = copies_of(vectors, STAGED_COLUMNS, at.simdgroup);
+    FixedRow staged = fixed_row(vectors, STAGED_COLUMNS, base);
+    if (alike && is_wide(gate.format)) {
+        StoredPair pair = stored_pair(gate, up);
+        add_stretch_copied<2 * GATED_OUTPUTS>(sums, pair, first, last, false, base, end, own, staged, at.lane);
+        return;
+    }
+    add_rows<GATED_OUTPUTS>(sums, gate, first, last, base, end, vectors, at);
+    if (!alike) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        stage_for(up, source, false, base, end, STAGED_COLUMNS, vectors, at);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    add_rows<GATED_OUTPUTS>(products, up, first, last, base, end, vectors, at);
+#else
+    StagedRow staged;
+    staged.vectors = vectors;
+    staged.base = base;
+    if (alike) {
+        StoredPair pair = stored_pair(gate, up);
+        Ahead<2 * GATED_OUTPUTS, 1> ahead;
+        request<2 * GATED_OUTPUTS, 1>(ahead, pair, first, last, base, end, at.lane);
+        add_stretch<2 * GATED_OUTPUTS, 1>(sums, ahead, pair, first, last, staged, base, end, at.lane);
+    } else {
+        Ahead<GATED_OUTPUTS, 1> one;
+        request<GATED_OUTPUTS, 1>(one, gate, first, last, base, end, at.lane);
+        add_stretch<GATED_OUTPUTS, 1>(sums, one, gate, first, last, staged, base, end, at.lane);
+        request<GATED_OUTPUTS, 1>(one, up, first, last, base, end, at.lane);
+        add_stretch<GATED_OUTPUTS, 1>(products, one, up, first, last, staged, base, end, at.lane);
+    }
+#endif
+}
+
+// A threadgroup's outputs of silu(gate x) * (up x): of the expert that is the `slot`-th choice, or of the shared one if that is
+// as many as there are choices. Gains of the first stretch are where `expect_row` leaves them, and the SIMD-groups have left the
+// choice's bounds.
+inline void gated_rows(
+    StoredMatrix gate, StoredMatrix up, thread Choosing& choosing, uint top_k, uint slot, uint stride_rows, uint outputs,
+    uint block, thread NormedRow& source, device bfloat* act, threadgroup float4* vectors, threadgroup float* slots,
+    Place at) {
+    uint output = (block * GATED_SIMDGROUPS + at.simdgroup) * GATED_OUTPUTS;
+    uint first = output;
+    uint last = outputs - 1;
+    float sums[2 * GATED_OUTPUTS] = {};
+    source.begin(slots, at);
+    #pragma clang loop unroll(disable)
     for (uint base = 0; base < gate.cols; base += STAGED_COLUMNS) {
         uint end = min(base + STAGED_COLUMNS, gate.cols);
-        Ahead<2 * GATED_OUTPUTS, GATED_STEPS> ahead;
-        if (gate.format == up.format) {
-            request<2 * GATED_OUTPUTS, GATED_STEPS>(ahead, pair, first, last, base, end, at.lane);
+        if (base > 0) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
         }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        StagedRow staged = stage(source, base == 0, base, end, vectors, at);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (gate.format == up.format) {
-            add_stretch<2 * GATED_OUTPUTS, GATED_STEPS>(sums, ahead, pair, first, last, staged, base, end, at.lane);
+        stage_for(gate, source, base == 0, base, end, STAGED_COLUMNS, vectors, at);
+        if (base == 0 && slot < top_k) {
+            choosing.finish(top_k, at.thread_index, at.simdgroup, at.lane);
+            uint first_row = choosing.chosen[slot] * stride_rows;
+            first += first_row;
+            last += first_row;
         } else {
-            Ahead<GATED_OUTPUTS, 1> one;
-            request<GATED_OUTPUTS, 1>(one, gate, first, last, base, end, at.lane);
-            add_stretch<GATED_OUTPUTS, 1>(sums, one, gate, first, last, staged, base, end, at.lane);
-            request<GATED_OUTPUTS, 1>(one, up, first, last, base, end, at.lane);
-            add_stretch<GATED_OUTPUTS, 1>(products, one, up, first, last, staged, base, end, at.lane);
+            threadgroup_barrier(mem_flags::mem_threadgroup);
         }
+        add_gated(sums, gate, up, first, last, base, end, source, vectors, at);
     }
     float gated = simd_sum2(sums, at.lane);
-    float product = simd_sum2(products, at.lane);
+    float product = simd_sum2(sums + GATED_OUTPUTS, at.lane);
     if (at.lane < GATED_OUTPUTS && output + at.lane < outputs) {
         act[output + at.lane] = bfloat(silu(gated) * product);
     }
-}
-
-// Experts of which a lane knows the logits, and the most likely ones of all SIMD-groups' shares together.
-#define SHARE (EXPERTS_MAX / SIMD_WIDTH / VECTOR_SIMDGROUPS)
-#define CANDIDATES (TOP_K_MAX * VECTOR_SIMDGROUPS)
-
-// Every SIMD-group leaves the `top_k` most likely ones of its share of the experts, with the keys of their logits. A share
-// with fewer leaves keys of 0.
-inline void choose_of_share(
-    device const float* logits, uint experts, uint top_k, threadgroup uint2* candidates, uint simdgroup, uint lane) {
-    uint keys[SHARE];
-    #pragma clang loop unroll(full)
-    for (uint j = 0; j < SHARE; j++) {
-        uint expert = (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane;
-        keys[j] = expert < experts ? ordered(logits[expert]) : 0;
-    }
-    #pragma clang loop unroll(disable)
-    for (uint i = 0; i < top_k; i++) {
-        uint best = 0;
-        uint at = EXPERTS_MAX;
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < SHARE; j++) {
-            at = keys[j] > best ? (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane : at;
-            best = max(best, keys[j]);
-        }
-        uint top = simd_max(best);
-        uint expert = simd_min(best == top ? at : EXPERTS_MAX);
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < SHARE; j++) {
-            keys[j] = (j * VECTOR_SIMDGROUPS + simdgroup) * SIMD_WIDTH + lane == expert ? 0 : keys[j];
-        }
-        if (lane == 0) {
-            candidates[simdgroup * top_k + i] = uint2(top, expert);
-        }
-    }
-}
-
-// The most likely experts of all candidates: lane i knows the i-th, for i below `top_k`.
-inline uint chosen_of(threadgroup const uint2* candidates, uint top_k, uint lane) {
-    uint2 mine[CANDIDATES / SIMD_WIDTH];
-    #pragma clang loop unroll(full)
-    for (uint j = 0; j < CANDIDATES / SIMD_WIDTH; j++) {
-        uint candidate = j * SIMD_WIDTH + lane;
-        mine[j] = candidate < VECTOR_SIMDGROUPS * top_k ? candidates[candidate] : uint2(0);
-    }
-    uint chosen = 0;
-    #pragma clang loop unroll(disable)
-    for (uint i = 0; i < top_k; i++) {
-        uint2 best = mine[0];
-        #pragma clang loop unroll(full)
-        for (uint j = 1; j < CANDIDATES / SIMD_WIDTH; j++) {
-            bool better = mine[j].x > best.x || (mine[j].x == best.x && mine[j].y < best.y);
-            best = better ? mine[j] : best;
-        }
-        uint top = simd_max(best.x);
-        uint expert = simd_min(best.x == top ? best.y : EXPERTS_MAX);
-        #pragma clang loop unroll(full)
-        for (uint j = 0; j < CANDIDATES / SIMD_WIDTH; j++) {
-            mine[j].x = mine[j].y == expert ? 0 : mine[j].x;
-        }
-        chosen = lane == i ? expert : chosen;
-    }
-    return chosen;
 }
 
 // Softmax of the chosen experts' logits.
@@ -215,11 +184,15 @@ kernel void experts_gate_up_step(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    // So that two threadgroups fit a multiprocessor.
-    limit_registers<96>();
-    threadgroup float4 vectors[STAGED_VECTORS];
+    // So that three threadgroups fit a multiprocessor.
+    limit_registers<72>();
+    threadgroup float4 vectors[STAGING(STAGED_COLUMNS, GATED_SIMDGROUPS, 1)];
     threadgroup float slots[GATED_SIMDGROUPS];
-    threadgroup uint2 candidates[CANDIDATES];
+    threadgroup uint bounds[VECTOR_SIMDGROUPS];
+    threadgroup atomic_uint listed;
+    threadgroup uint2 list[EXPERTS_MAX];
+    threadgroup uint chosen[TOP_K_MAX];
+    Choosing choosing = choosing_in(bounds, &listed, list, chosen);
     Place at = place(thread_index, simdgroup, GATED_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
@@ -231,43 +204,40 @@ kernel void experts_gate_up_step(
     bool of_shared = slot >= top_k;
     StoredMatrix gate = stored_matrix(gate_codes, gate_scales, gate_biases, FORMAT0, width);
     StoredMatrix up = stored_matrix(up_codes, up_scales, up_biases, FORMAT1, width);
-    uint first_row = 0;
     uint outputs = expert_width;
-    uint block = group.x % blocks;
+    uint block = group.x - slot * blocks;
     device bfloat* out = act + (group.y * top_k + slot) * expert_width;
     expect_row(row, min(width, uint(STAGED_COLUMNS)), vectors, at);
     if (of_shared) {
         gate = stored_matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases, FORMAT0, width);
         up = stored_matrix(shared_up_codes, shared_up_scales, shared_up_biases, FORMAT1, width);
         outputs = args.dims.shared_width;
+        slot = top_k;
         block = group.x - blocks * top_k;
         out = shared_act + group.y * args.dims.shared_width;
     }
     wait_for_inputs();
     device const float* row_logits = logits + group.y * args.dims.experts;
     if (!of_shared && simdgroup < VECTOR_SIMDGROUPS) {
-        choose_of_share(row_logits, args.dims.experts, top_k, candidates, simdgroup, lane);
-    }
-    // Its barrier lets everyone see the candidates.
-    row.begin(slots, at);
-    if (!of_shared) {
-        uint chosen = chosen_of(candidates, top_k, lane);
-        first_row = simd_shuffle(chosen, ushort(slot)) * args.stride_rows;
-        if (group.x == 0 && simdgroup == 0) {
-            float score = score_of(row_logits, chosen, top_k, lane);
-            if (lane < top_k) {
-                experts[group.y * top_k + lane] = chosen;
-                scores[group.y * top_k + lane] = score;
-            }
-        }
+        choosing.bound(row_logits, args.dims.experts, top_k, simdgroup, lane);
     }
     // Code is fetched anew by every kernel, so that matrices of one format share one path.
     if ((FORMAT2 == FORMAT0 && FORMAT3 == FORMAT1) || !of_shared) {
-        gated_rows(gate, up, first_row, outputs, block, row, out, vectors, slots, at);
+        gated_rows(
+            gate, up, choosing, top_k, slot, args.stride_rows, outputs, block, row, out, vectors, slots, at);
     } else {
         gate.format = FORMAT2;
         up.format = FORMAT3;
-        gated_rows(gate, up, first_row, outputs, block, row, out, vectors, slots, at);
+        gated_rows(
+            gate, up, choosing, top_k, slot, args.stride_rows, outputs, block, row, out, vectors, slots, at);
+    }
+    if (group.x == 0 && simdgroup == 0) {
+        uint expert = chosen[min(lane, top_k - 1)];
+        float score = score_of(row_logits, expert, top_k, lane);
+        if (lane < top_k) {
+            experts[group.y * top_k + lane] = expert;
+            scores[group.y * top_k + lane] = score;
+        }
     }
 }
 
@@ -311,9 +281,13 @@ kernel void experts_products_step(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(STAGED_COLUMNS, VECTOR_SIMDGROUPS, 0)];
     threadgroup float slots[VECTOR_SIMDGROUPS];
-    threadgroup uint2 candidates[CANDIDATES];
+    threadgroup uint bounds[VECTOR_SIMDGROUPS];
+    threadgroup atomic_uint listed;
+    threadgroup uint2 list[EXPERTS_MAX];
+    threadgroup uint chosen[TOP_K_MAX];
+    Choosing choosing = choosing_in(bounds, &listed, list, chosen);
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     uint width = args.dims.width;
     uint expert_width = args.dims.expert_width;
@@ -324,15 +298,16 @@ kernel void experts_products_step(
     device float* out = products + group.y * (top_k * expert_width + args.dims.shared_width);
     if (group.x < blocks * top_k) {
         wait_for_inputs();
-        choose_of_share(logits, args.dims.experts, top_k, candidates, simdgroup, lane);
+        choosing.bound(logits, args.dims.experts, top_k, simdgroup, lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        uint chosen = chosen_of(candidates, top_k, lane);
+        choosing.finish(top_k, thread_index, simdgroup, lane);
         uint slot = group.x / blocks;
-        uint first_row = simd_shuffle(chosen, ushort(slot)) * args.stride_rows;
+        uint first_row = chosen[slot] * args.stride_rows;
         if (group.x + group.y + simdgroup == 0) {
-            float score = score_of(logits, chosen, top_k, lane);
+            uint expert = chosen[min(lane, top_k - 1)];
+            float score = score_of(logits, expert, top_k, lane);
             if (lane < top_k) {
-                experts[lane] = chosen;
+                experts[lane] = expert;
                 scores[lane] = score;
             }
         }
@@ -378,36 +353,58 @@ kernel void gate_products(
     }
 }
 
+// Vectors of a SIMD-group's activations: of what its lanes read at a time.
+#if defined(LILY_MMA)
+#define SHORT_VECTORS (1024 / 32 * FIXED_VECTORS)
+#else
+#define SHORT_VECTORS 1
+#endif
+
 // One SIMD-group's products of up to DOWN_OUTPUTS rows with a short activation row, rounded to bf16 and weighted. A row
 // shorter than a SIMD-group's reach takes only some of its lanes, so that the others read further rows meanwhile. The
-// activations are read for each set of four requests; no other SIMD-group wants the same ones.
+// activations are read for each set of four requests; no other SIMD-group wants the same ones. `vectors` are this
+// SIMD-group's own.
 inline void weighted_rows(
-    StoredMatrix m, uint first_row, uint rows, device const bfloat* act, float weight, threadgroup float* out, uint lane) {
+    StoredMatrix m, uint first_row, uint rows, device const bfloat* act, float weight, threadgroup float* out,
+    threadgroup uint4* vectors, uint lane) {
     PlainRow source;
     source.x = act;
-    uint chunk = chunk_columns(m.format);
-    uint span = 4;
-    while (span < SIMD_WIDTH && span * chunk < m.cols) {
-        span *= 2;
-    }
-    uint at_once = SIMD_WIDTH / span;
+    Shares shares = shares_of(m, lane);
+    uint at_once = shares.at_once();
     uint last = first_row + rows - 1;
+    #pragma clang loop unroll(disable)
     for (uint r = 0; r < DOWN_OUTPUTS; r += 4 * at_once) {
         float sums[4] = {};
-        uint first = first_row + r + lane / span;
-        for (uint column = lane % span * chunk; column < m.cols; column += span * chunk) {
-            if (is_wide(m.format)) {
-                Chunk<4> codes;
+        uint first = first_row + r + shares.row();
+        #pragma clang loop unroll(disable)
+        for (uint base = 0; base < m.cols; base += shares.columns()) {
+            uint column = base + shares.within() * shares.chunk;
+            bool wide = is_wide(m.format);
+            Chunk<4> codes;
+            if (wide && column < m.cols) {
                 request_chunk<4>(codes, m, first, at_once, last, column);
-                add_chunk<4>(sums, codes, m.format, source, column);
-            } else {
+            }
+#if defined(LILY_MMA)
+            FixedRow staged;
+            if (wide) {
+                uint end = min(base + shares.columns(), m.cols);
+                staged = stage_short(source, base, end, m.format, vectors, lane);
+            }
+#else
+            PlainRow staged = source;
+#endif
+            if (wide) {
+                if (column < m.cols) {
+                    add_chunk<4>(sums, codes, m.format, staged, column);
+                }
+            } else if (column < m.cols) {
                 add_plain<4>(sums, m, first, at_once, last, source, column);
             }
         }
         // Lane i of a span has the sum of request i % 4.
-        float product = simd_sum4(sums, span, lane);
-        uint output = r + lane % 4 * at_once + lane / span;
-        if (lane % span < 4 && output < DOWN_OUTPUTS) {
+        float product = simd_sum4(sums, shares.span(), lane);
+        uint output = r + lane % 4 * at_once + shares.row();
+        if (shares.within() < 4 && output < DOWN_OUTPUTS) {
             out[output] = weight * round_bf16(product);
         }
     }
@@ -434,6 +431,8 @@ kernel void experts_down_step(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float weighted[(TOP_K_MAX + 1) * DOWN_OUTPUTS];
+    threadgroup uint4 vectors[(TOP_K_MAX + 1) * SHORT_VECTORS];
+    threadgroup uint4* own = vectors + simdgroup * SHORT_VECTORS;
     uint top_k = args.dims.top_k;
     uint first = group.x * DOWN_OUTPUTS;
     uint rows = min(args.dims.width - first, uint(DOWN_OUTPUTS));
@@ -458,14 +457,15 @@ kernel void experts_down_step(
     }
     // Code is fetched anew by every kernel, so that matrices of one format share one path.
     if (FORMAT1 == FORMAT0 || simdgroup < top_k) {
-        weighted_rows(m, row, rows, row_act, weight, out, lane);
+        weighted_rows(m, row, rows, row_act, weight, out, own, lane);
     } else {
         m.format = FORMAT1;
-        weighted_rows(m, row, rows, row_act, weight, out, lane);
+        weighted_rows(m, row, rows, row_act, weight, out, own, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (thread_index < rows) {
         float sum = weighted[top_k * DOWN_OUTPUTS + thread_index];
+        #pragma clang loop unroll_count(4)
         for (uint i = 0; i < top_k; i++) {
             sum += weighted[i * DOWN_OUTPUTS + thread_index];
         }
@@ -492,6 +492,8 @@ kernel void experts_each_step(
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float products[(TOP_K_MAX + 1) * DOWN_OUTPUTS];
+    threadgroup uint4 vectors[(TOP_K_MAX + 1) * SHORT_VECTORS];
+    threadgroup uint4* own = vectors + simdgroup * SHORT_VECTORS;
     uint top_k = args.dims.top_k;
     uint first = group.x * DOWN_OUTPUTS;
     uint rows = min(args.dims.width - first, uint(DOWN_OUTPUTS));
@@ -500,11 +502,11 @@ kernel void experts_each_step(
     if (simdgroup < top_k) {
         StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.dims.expert_width);
         uint row = experts[simdgroup] * args.stride_rows + first;
-        weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, 1.0f, out, lane);
+        weighted_rows(m, row, rows, act + simdgroup * args.dims.expert_width, 1.0f, out, own, lane);
         to = y + simdgroup * args.dims.width + first;
     } else {
         StoredMatrix m = stored_matrix(shared_codes, shared_scales, shared_biases, FORMAT1, args.dims.shared_width);
-        weighted_rows(m, first, rows, shared_act, 1.0f, out, lane);
+        weighted_rows(m, first, rows, shared_act, 1.0f, out, own, lane);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     if (lane < rows) {

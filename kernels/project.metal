@@ -7,6 +7,7 @@ inline void project_rows(
     StoredMatrix m, uint outputs, uint block, thread NormedRow& source, device bfloat* y, threadgroup float4* vectors,
     threadgroup float* slots, Place at) {
     uint first = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    source.deferred = defers(m.format);
     if (BATCH > 1) {
         NormedRows rows = normed_rows(source);
         float sums[BATCH_MAX * VECTOR_OUTPUTS] = {};
@@ -14,7 +15,7 @@ inline void project_rows(
         #pragma clang loop unroll(full)
         for (uint i = 0; i < BATCH_MAX; i++) {
             if (i < BATCH) {
-                float product = simd_sum4(sums + i * VECTOR_OUTPUTS, SIMD_WIDTH, at.lane);
+                float product = simd_sum4(sums + i * VECTOR_OUTPUTS, SIMD_WIDTH, at.lane) * rows.left(i);
                 if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
                     y[i * outputs + first + at.lane] = bfloat(product);
                 }
@@ -23,9 +24,15 @@ inline void project_rows(
         return;
     }
     float sums[VECTOR_OUTPUTS] = {};
+#if defined(LILY_MMA)
+    if (is_wide(m.format)) {
+        copied_products<VECTOR_OUTPUTS, STAGED_COLUMNS>(
+            sums, m, first, outputs - 1, source, false, vectors, slots, at);
+    } else
+#endif
     row_products<VECTOR_OUTPUTS, VECTOR_STEPS, STAGED_COLUMNS>(
         sums, m, first, outputs - 1, source, false, vectors, slots, at);
-    float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
+    float product = simd_sum4(sums, SIMD_WIDTH, at.lane) * source.left();
     if (at.lane < VECTOR_OUTPUTS && first + at.lane < outputs) {
         y[first + at.lane] = bfloat(product);
     }
@@ -60,7 +67,7 @@ kernel void project(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(STAGED_COLUMNS, VECTOR_SIMDGROUPS, 1)];
     threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     NormedRow row = normed_row(h, gain, args.width, args.eps);
@@ -71,33 +78,37 @@ kernel void project(
     uint part = block < blocks0 ? 0 : block < blocks1 ? 1 : block < blocks2 ? 2 : 3;
     StoredMatrix m = stored_matrix(codes0, scales0, biases0, FORMAT0, args.width);
     device bfloat* y = y0;
+    uint outputs = args.outputs[0];
     if (part == 1) {
         m = stored_matrix(codes1, scales1, biases1, FORMAT0, args.width);
+        outputs = args.outputs[1];
         y = y1;
         block -= blocks0;
     } else if (part == 2) {
         m = stored_matrix(codes2, scales2, biases2, FORMAT0, args.width);
+        outputs = args.outputs[2];
         y = y2;
         block -= blocks1;
     } else if (part == 3) {
         m = stored_matrix(codes3, scales3, biases3, FORMAT0, args.width);
+        outputs = args.outputs[3];
         y = y3;
         block -= blocks2;
     }
     // Code is fetched anew by every kernel, so that matrices of one format share one path.
     if (FORMAT1 == FORMAT0 && FORMAT2 == FORMAT0 && FORMAT3 == FORMAT0) {
-        project_rows(m, args.outputs[part], block, row, y, vectors, slots, at);
+        project_rows(m, outputs, block, row, y, vectors, slots, at);
     } else if (part == 0) {
-        project_rows(m, args.outputs[0], block, row, y, vectors, slots, at);
+        project_rows(m, outputs, block, row, y, vectors, slots, at);
     } else if (part == 1) {
         m.format = FORMAT1;
-        project_rows(m, args.outputs[1], block, row, y, vectors, slots, at);
+        project_rows(m, outputs, block, row, y, vectors, slots, at);
     } else if (part == 2) {
         m.format = FORMAT2;
-        project_rows(m, args.outputs[2], block, row, y, vectors, slots, at);
+        project_rows(m, outputs, block, row, y, vectors, slots, at);
     } else {
         m.format = FORMAT3;
-        project_rows(m, args.outputs[3], block, row, y, vectors, slots, at);
+        project_rows(m, outputs, block, row, y, vectors, slots, at);
     }
 }
 
@@ -112,7 +123,7 @@ kernel void matvec_add(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[2 * STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(2 * STAGED_COLUMNS, VECTOR_SIMDGROUPS, 0)];
     threadgroup float slots[BATCH_SLOTS];
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.cols);
     PlainRow row;
@@ -166,6 +177,46 @@ inline void head_rows(
     }
 }
 
+#if defined(LILY_MMA)
+// A threadgroup's logits of blocks `block`, `block + step`, ..., of which the next one's rows are copied meanwhile. A row is one
+// copy of a SIMD-group.
+inline void copied_logits(
+    StoredMatrix m, uint vocab, uint block, uint step, thread NormedRow& row, device float* logits,
+    threadgroup float4* vectors, threadgroup float* slots, Place at) {
+    threadgroup uint4* own = copies_of(vectors, STAGED_COLUMNS, 2 * at.simdgroup);
+    uint blocks = vector_blocks(vocab);
+    uint first = (block * VECTOR_SIMDGROUPS + at.simdgroup) * VECTOR_OUTPUTS;
+    copy_rows<VECTOR_OUTPUTS>(m, first, vocab - 1, 0, m.cols, own, at.lane);
+    expect_row(row, m.cols, vectors, at);
+    wait_for_inputs();
+    row.begin(slots, at);
+    stage_fixed(row, true, 0, m.cols, STAGED_COLUMNS, m.format, vectors, at);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    FixedRow staged = fixed_row(vectors, STAGED_COLUMNS, 0);
+    uint half_of = 0;
+    #pragma clang loop unroll(disable)
+    for (; block < blocks; block += step) {
+        uint next = first + step * VECTOR_SIMDGROUPS * VECTOR_OUTPUTS;
+        // All lanes have read what this half had last time.
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        if (block + step < blocks) {
+            copy_rows<VECTOR_OUTPUTS>(m, next, vocab - 1, 0, m.cols, own + (1 - half_of) * COPIED_VECTORS, at.lane);
+        } else {
+            ptx::end_copies();
+        }
+        float sums[VECTOR_OUTPUTS] = {};
+        add_copied<VECTOR_OUTPUTS, 1>(
+            sums, m, first, vocab - 1, 0, m.cols, own + half_of * COPIED_VECTORS, staged, at.lane);
+        float product = simd_sum4(sums, SIMD_WIDTH, at.lane);
+        if (at.lane < VECTOR_OUTPUTS && first + at.lane < vocab) {
+            logits[first + at.lane] = product;
+        }
+        first = next;
+        half_of = 1 - half_of;
+    }
+}
+#endif
+
 // A threadgroup takes several blocks of the vocabulary one after another, because they share the normed row.
 kernel void head(
     device const bfloat* h [[buffer(0)]],
@@ -180,13 +231,19 @@ kernel void head(
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float4 vectors[STAGED_VECTORS];
+    threadgroup float4 vectors[STAGING(STAGED_COLUMNS, VECTOR_SIMDGROUPS, 2)];
     threadgroup float slots[BATCH_SLOTS];
     Place at = place(thread_index, simdgroup, VECTOR_SIMDGROUPS, lane);
     StoredMatrix m = stored_matrix(codes, scales, biases, FORMAT0, args.width);
     NormedRow row = normed_row(h + ulong(args.row) * args.width, gain, args.width, args.eps);
     NormedRows rows = normed_rows(row);
     uint blocks = vector_blocks(args.vocab);
+#if defined(LILY_MMA)
+    if (BATCH == 1 && is_wide(m.format) && args.width <= Copies<VECTOR_OUTPUTS>::columns(m.format)) {
+        copied_logits(m, args.vocab, group.x, groups.x, row, logits, vectors, slots, at);
+        return;
+    }
+#endif
     for (uint block = group.x; block < blocks; block += groups.x) {
         uint first = (block * VECTOR_SIMDGROUPS + simdgroup) * VECTOR_OUTPUTS;
         bool again = block != group.x;
@@ -195,6 +252,12 @@ kernel void head(
             continue;
         }
         float sums[VECTOR_OUTPUTS] = {};
+#if defined(LILY_MMA)
+        if (is_wide(m.format)) {
+            copied_products<VECTOR_OUTPUTS, STAGED_COLUMNS>(
+                sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
+        } else
+#endif
         row_products<VECTOR_OUTPUTS, VECTOR_STEPS, STAGED_COLUMNS>(
             sums, m, first, args.vocab - 1, row, again, vectors, slots, at);
         float product = simd_sum4(sums, SIMD_WIDTH, lane);

@@ -28,6 +28,8 @@ inline StoredMatrix stored_matrix(
 
 inline uint bits_of(uint format) { return format & 0xffu; }
 inline uint group_of(uint format) { return format >> 8 & 0xffu; }
+// The logarithm of a group's inputs: a division by a function constant is not always a shift.
+inline uint group_shift(uint format) { return group_of(format) == 32 ? 5 : group_of(format) == 64 ? 6 : 7; }
 inline uint float_type_of(uint format) { return format >> 16; }
 inline uint float_bytes_of(uint format) { return float_type_of(format) == 2 ? 4 : 2; }
 
@@ -61,8 +63,8 @@ inline Group load_group(StoredMatrix m, uint row, uint column) {
     g.scale = 1.0f;
     g.bias = 0.0f;
     if (bits_of(m.format) != 0) {
-        uint size = group_of(m.format);
-        ulong index = ulong(row) * (m.cols / size) + column / size;
+        uint shift = group_shift(m.format);
+        ulong index = ulong(row) * (m.cols >> shift) + (column >> shift);
         g.scale = stored_float(float_type_of(m.format), m.scales, index);
         g.bias = stored_float(float_type_of(m.format), m.biases, index);
     }

@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = &embedded![
     "functions.h",
     "generated/args.h",
     "matvec.h",
+    "matvec_copied.h",
     "matvec_rows.h",
     "merge_matvec_add.metal",
     "moe_step.metal",

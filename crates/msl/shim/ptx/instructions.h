@@ -60,6 +60,18 @@ SM_INLINE uint fma_bf16x2(uint a, uint b, uint c) {
     return out;
 }
 
+// c plus the products of four unsigned bytes of `a` with those of `b`, which are unsigned or signed.
+SM_INLINE int dot_unsigned(uint a, uint b, int c) {
+    int out;
+    __asm__("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+SM_INLINE int dot_signed(uint a, uint b, int c) {
+    int out;
+    __asm__("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+
 // Starts a copy of 16 bytes, or of 16 zeros.
 SM_INLINE void copy_16(threadgroup void* to, device const void* from, bool wanted) {
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
