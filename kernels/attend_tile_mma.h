@@ -150,9 +150,9 @@ struct Strip {
     }
 
     // Makes ready for adding values, once those before have arrived. Where it waits depends on the scores, because the
-    // compiler would have weights made after a wait that does not.
-    void prepare_values() thread {
-        if (simd_any(factors[0] != 1.0f || factors[1] != 1.0f)) {
+    // compiler would have weights made after a wait that does not; all of a party wait in the same place, as the hardware asks.
+    void prepare_values(uint party) thread {
+        if (ptx::any_at_barrier(1 + party, PARTY_THREADS, factors[0] != 1.0f || factors[1] != 1.0f)) {
             ptx::wait_products<0, 1>();
             take_weights();
 #pragma clang loop unroll(full)
@@ -264,7 +264,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     strip.start_scores(left, keys_at);
     ptx::wait_products<0>();
     strip.weigh(0, scale, last);
-    strip.prepare_values();
+    strip.prepare_values(party);
     share_copies<0>();
     // The second party is half a round behind; barriers end each half.
     if (party == 1) {
@@ -280,7 +280,8 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
         strip.start_scores(left, keys_at + (1 - block % 2) * block_size);
         strip.start_values(values_at + own * block_size);
         share_copies<0>();
-        // The other party's turn. Both have done with what is copied over: the values before these, or these keys.
+        // The other party's turn. Both have done with what is copied over: the values before these, or these keys, which
+        // the four SIMD-groups of a party read together, so that each one's wait speaks for all.
         ptx::wait_products<1>();
         own_rows.first = (block + 2 + party) * TILE_KEYS;
         if (own_rows.first <= last_key)
@@ -289,7 +290,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
         to = to == 2 - party ? 0 : to + 1;
         own = own == 2 ? 0 : own + 1;
         strip.weigh((block + 1) * TILE_KEYS, scale, last);
-        strip.prepare_values();
+        strip.prepare_values(party);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     strip.start_values(values_at + own * block_size);

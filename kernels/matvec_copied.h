@@ -3,7 +3,7 @@
 // codes to threadgroup memory, so that registers do not decide how much is under way nor how many threadgroups fit.
 //
 // Activations are staged as fixed-point numbers of 16 bits. Columns come in groups of 32 with a power of two as their unit, of
-// which the largest of a group has 2^13 to 2^14; so numbers are off by at most 2^-14 of it, a 32nd of what rounding it to bf16
+// which the largest of a group has 2^13 to 2^14; so numbers are off by at most 2^-14 of it, a 64th of what rounding it to bf16
 // costs. Sums of their products with codes are exact. Included by matvec.h.
 #pragma once
 

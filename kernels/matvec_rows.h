@@ -1,5 +1,5 @@
 // Products of stored rows with up to eight activation rows at once: a decode step of several sessions. A result has the bits
-// that `row_products` gives for its row alone: the same lanes take the same columns in the same order.
+// that `row_products` or `copied_products` gives for its row alone: the same lanes take the same columns in the same order.
 //
 // Codes are read once for all rows. Activations are staged as bf16, which they are, or as fixed-point numbers (matvec_copied.h),
 // a few rows at a time: while one set of rows gives way to the next, codes stay in registers.

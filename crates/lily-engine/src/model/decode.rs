@@ -196,7 +196,9 @@ impl Model {
             });
         }
         let h = self.hidden(self.scratch.h, rows);
-        let none = (h.first(0), PackedFormat(0));
+        // A matrix that is not there has the format of one that is, so that all share the kernel's one path.
+        let format = parts.into_iter().flatten().next().map_or(PackedFormat(0), |(m, _)| m.format);
+        let none = (h.first(0), format);
         let codes = parts.map(|p| p.map_or(none.0, |(m, _)| m.codes));
         let scales = parts.map(|p| p.map_or(none.0, |(m, _)| m.scales));
         let biases = parts.map(|p| p.map_or(none.0, |(m, _)| m.biases));

@@ -70,6 +70,11 @@ pub fn attend(device: &dyn Runs) {
     for (head_dim, rows, position) in [(128, 9, 40), (256, 9, 25), (256, 3, 0)] {
         attend_at(device, AttentionDims { head_dim, ..attention_dims(rows, 16) }, position, 2.0);
     }
+    // Tiles whose halves have queries of their own, over one block of keys and over several.
+    for (head_dim, position) in [(256, 0), (256, 190), (256, 500), (128, 190)] {
+        let dims = AttentionDims { head_dim, kv_heads: 1, ..attention_dims(33, 8) };
+        attend_at(device, dims, position, 2.0);
+    }
     // Scores so large that one key takes all.
     attend_at(device, attention_dims(9, 6), 77, 200.0);
 }

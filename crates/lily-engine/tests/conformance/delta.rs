@@ -83,6 +83,11 @@ pub fn delta_scan_and_gated_norm(device: &dyn Runs) {
         [1, 7].into_iter().for_each(|rows| scan(device, other_dims(rows, i), 0));
         norm(device, other_dims(5, i));
     }
+    // More rows than a GPU stages at a time.
+    for (key_dim, value_dim, rows) in [(128, 128, 16), (128, 128, 33), (256, 64, 8), (256, 64, 17)] {
+        scan(device, DeltaDims { key_dim, value_dim, ..delta_dims(rows) }, 0);
+    }
+    scan(device, DeltaDims { key_dim: 128, ..delta_dims(33) }, 4);
     // Columns that do not fill the last threadgroup.
     scan(device, DeltaDims { value_dim: 50, ..delta_dims(3) }, 0);
     // The state through memory: after every row, after some, at the end, and never.

@@ -26,8 +26,9 @@ pub fn embed(device: &dyn Runs) {
 pub fn head(device: &dyn Runs) {
     // The first rows are wider than what a GPU stages of them at a time, or a lane has under way.
     let wide = [(290, 2304, RARE[4]), (77, 2112, Q4), (40, 1280, Q8)];
+    let copied = [(300, 2048, Q4), (300, 512, Q4), (130, 1024, Q8)];
     let narrow = [(1, 128, Q4), (63, 128, Q4), (200, 128, Q8), (130, 128, PLAIN)];
-    for (vocab, width, format) in wide.into_iter().chain(narrow) {
+    for (vocab, width, format) in wide.into_iter().chain(copied).chain(narrow) {
         let mut c = Case::new(2);
         let m = c.matrix(vocab, width, format);
         let kernel = Head {

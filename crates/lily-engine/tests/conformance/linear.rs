@@ -60,6 +60,12 @@ pub fn matmul_of_every_format_and_width(device: &dyn Runs) {
     for (i, outputs) in [1, 31, 33, 63, 64, 65, 129].into_iter().enumerate() {
         products(device, [129, 3, 18][i % 3], 64, outputs, Q4, [1.0, 1e4, 1e-4][i % 3]);
     }
+    // More steps than are under way at a time, and a last one that is not whole.
+    for (rows, cols, outputs, format) in
+        [(70, 448, 130, Q4), (129, 1088, 130, Q4), (40, 416, 77, PLAIN), (40, 416, 77, Q8)]
+    {
+        products(device, rows, cols, outputs, format, 1.0);
+    }
     products(device, 34, 32, 40, Q8, 1.0);
     products(device, 34, 32, 40, PLAIN, 1.0);
 }
@@ -91,16 +97,19 @@ pub fn gate_up(device: &dyn Runs) {
 }
 
 pub fn project(device: &dyn Runs) {
-    for (i, formats) in [[Q4; 4], [Q4, Q8, PLAIN, Q4], [PLAIN, PLAIN, Q8, Q8]].into_iter().enumerate() {
+    let narrow = [([Q4; 4], 128), ([Q4, Q8, PLAIN, Q4], 128), ([PLAIN, PLAIN, Q8, Q8], 128)];
+    // Rows of so many groups that a GPU may copy their codes.
+    let wide = [([Q4; 4], 512), ([Q8; 4], 1024), ([Q4; 4], 2048), ([Q4; 4], 2560)];
+    for (i, (formats, width)) in narrow.into_iter().chain(wide).enumerate() {
         let mut c = Case::new(8 + i as u64);
         // The third case leaves the last matrix out.
         let outputs = [100, 64, 3, if i == 2 { 0 } else { 5 }];
-        let m: [MatrixSlots; 4] = std::array::from_fn(|j| c.matrix(outputs[j], 128, formats[j]));
+        let m: [MatrixSlots; 4] = std::array::from_fn(|j| c.matrix(outputs[j], width, formats[j]));
         let y = outputs.map(|n| c.poison(2 * n));
         let kernel = Project {
-            args: ProjectArgs { rows: 1, width: 128, outputs, formats: m.map(|m| m.format), eps: 1e-6 },
-            h: c.bf16(128, 3.0),
-            gain: c.f32(128, 0.5, 1.5),
+            args: ProjectArgs { rows: 1, width, outputs, formats: m.map(|m| m.format), eps: 1e-6 },
+            h: c.bf16(width, 3.0),
+            gain: c.f32(width, 0.5, 1.5),
             codes0: m[0].codes,
             scales0: m[0].scales,
             biases0: m[0].biases,
@@ -118,7 +127,7 @@ pub fn project(device: &dyn Runs) {
             y2: y[2],
             y3: y[3],
         };
-        c.check(kernel.dispatch(), &format!("{formats:?}"), device);
+        c.check(kernel.dispatch(), &format!("{formats:?}, {width} wide"), device);
     }
 }
 
@@ -126,17 +135,20 @@ pub fn matvec_add(device: &dyn Runs) {
     // Rows shorter and longer than what a GPU takes at a time; few outputs, many, and a number that fits no tile.
     let usual = [(192, 77, Q4), (192, 77, Q8), (192, 77, PLAIN), (64, 1, Q4), (2080, 17, Q8), (4672, 33, Q4)];
     let rare = RARE.map(|format| (384, 19, format));
-    for (cols, outputs, format) in usual.into_iter().chain(rare) {
+    // The least and the largest activations, and none, where a GPU makes whole numbers of them.
+    let scaled = [0.0, 1e-38, 1e30].map(|scale| ((512, 40, Q4), scale));
+    let all = usual.into_iter().chain(rare).map(|case| (case, 1.0)).chain(scaled);
+    for ((cols, outputs, format), scale) in all {
         let mut c = Case::new(28);
         let m = c.matrix(outputs, cols, format);
         let kernel = MatVecAdd {
             args: MatVecAddArgs { rows: 1, cols, outputs, format: m.format },
-            x: c.bf16(cols, 1.0),
+            x: c.bf16(cols, scale),
             codes: m.codes,
             scales: m.scales,
             biases: m.biases,
             h: c.bf16(outputs, 2.0),
         };
-        c.check(kernel.dispatch(), &format!("{outputs} outputs of {cols}, {format:?}"), device);
+        c.check(kernel.dispatch(), &format!("{outputs} outputs of {cols}, scale {scale}, {format:?}"), device);
     }
 }

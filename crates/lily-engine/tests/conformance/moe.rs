@@ -227,7 +227,9 @@ pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, Str
     let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).rev().map(move |kind| (pair, kind)));
     // Pairs of one format: over several stretches of a row, and of a format without a wide path.
     let pairs = [((shapes[1], [Q4; 3]), 0), ((shapes[3], [RARE[5]; 3]), 0)];
-    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(pairs).chain(each);
+    // Rows of so many groups that a GPU may copy their codes.
+    let wide = [2048, 2560].map(|width| (((5, 2, width, 40, 24), [Q4; 3]), 0));
+    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(pairs).chain(wide).chain(each);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
 }
 

@@ -1,4 +1,4 @@
-// Instructions of NVIDIA's GPUs that kernel text may use where it is made for them (kernels/tile_mma.h).
+// Instructions of NVIDIA's GPUs that kernel text may use where it is made for them (kernels/*_mma.h and what they share).
 #pragma once
 #include "simd.h"
 #include "warpgroup.h"
@@ -78,6 +78,17 @@ SM_INLINE void copy_16(threadgroup void* to, device const void* from, bool wante
                      :
                      : "r"((uint)(ulong)to), "l"(from), "r"(wanted ? 16 : 0)
                      : "memory");
+}
+
+// Whether one of so many threads says so, which all of them ask at barrier `id`, and are given the same answer.
+SM_INLINE bool any_at_barrier(uint id, uint threads, bool says) {
+    uint any;
+    __asm__ volatile("{\n\t.reg .pred own, all;\n\tsetp.ne.u32 own, %1, 0;\n\t"
+                     "barrier.cta.red.or.pred all, %2, %3, own;\n\tselp.u32 %0, 1, 0, all;\n\t}"
+                     : "=r"(any)
+                     : "r"((uint)says), "r"(id), "r"(threads)
+                     : "memory");
+    return any != 0;
 }
 
 // What this thread has started since the last time is one batch.

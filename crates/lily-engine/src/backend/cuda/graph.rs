@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 const PORT_PROGRAMMATIC: u8 = 1;
 
 /// Kernels whose threadgroups do the work of several here, and of how many in x and in y: `SCAN_LANES` and `SCAN_COLUMNS` in
-/// prefill_delta.metal, the tile of router_mma.h.
+/// delta_scan_staged.h, the tile of router_mma.h.
 const WIDE: [(&str, [u32; 2]); 2] = [("delta_scan", [8, 1]), ("router", [2, 8])];
 
 /// The blocks of a kernel that a contract gives so many threadgroups.
