@@ -202,19 +202,22 @@ pub fn combine(device: &dyn Runs) {
 }
 
 /// Logits of a router and what is special about them.
-fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 5] {
+fn router_logits(c: &mut Case, experts: u32) -> [(&'static str, Vec<f32>); 6] {
     let mut random = |scale: f32| -> Vec<f32> { (0..experts).map(|_| c.uniform() * scale).collect() };
     let (usual, huge) = (random(3.0), random(1e30));
     let few = (0..experts).map(|_| [1.0, 0.0, -0.0, -1.0][c.next() as usize % 4]).collect();
     let zeros = (0..experts).map(|i| if i % 3 == 1 { 0.0 } else { -0.0 }).collect();
     // Equals that one SIMD-group finds second and another first.
     let apart = usual.iter().enumerate().map(|(i, l)| if i % 128 == 0 && i > 0 { 4.0 } else { *l }).collect();
+    // Every SIMD-group finds one or two that are far above the others: fewer than are chosen.
+    let above = usual.iter().enumerate().map(|(i, l)| if i % 32 == 5 { 9.0 + l / 8.0 } else { *l }).collect();
     [
         ("usual", usual),
         ("huge", huge),
         ("many equal", few),
         ("zero of either sign", zeros),
         ("equal ones far apart", apart),
+        ("a few far above the others", above),
     ]
 }
 
@@ -229,7 +232,8 @@ pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, Str
     let pairs = [((shapes[1], [Q4; 3]), 0), ((shapes[3], [RARE[5]; 3]), 0)];
     // Rows of so many groups that a GPU may copy their codes.
     let wide = [2048, 2560].map(|width| (((5, 2, width, 40, 24), [Q4; 3]), 0));
-    let each = [((shapes[0], formats[0]), 4)].into_iter().chain(pairs).chain(wide).chain(each);
+    let each =
+        [((shapes[0], formats[0]), 4), ((shapes[2], formats[2]), 5)].into_iter().chain(pairs).chain(wide).chain(each);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()
 }
 
