@@ -245,7 +245,7 @@ impl Engine {
             backend,
             programs: HashMap::new(),
             traits,
-            mechanisms: options.mechanisms,
+            mechanisms: options.mechanisms.and(traits.mechanisms),
             cache,
         })
     }

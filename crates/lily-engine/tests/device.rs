@@ -96,3 +96,13 @@ fn the_refusal_names_whose_limit_it_is() {
     let message = engine.err().unwrap().to_string();
     assert!(message.contains("what a test allows: 0.00 GB") && message.contains("KV cache"), "{message}");
 }
+
+#[test]
+fn an_engine_takes_the_mechanisms_that_are_worth_having_on_its_device() {
+    for traits in [Traits::GPU, Traits::WIDE_GPU] {
+        let mut engine = engine(traits, None).1.unwrap();
+        let own = engine.own_mechanisms();
+        engine.switch(own);
+        assert_eq!((own, engine.model().traits), (traits.mechanisms, traits));
+    }
+}
