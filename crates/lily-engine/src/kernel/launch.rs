@@ -267,9 +267,8 @@ impl TileHeights {
     /// wastes fewer rows.
     pub fn of_experts(self, assignments: u32, experts: u32) -> u32 {
         match assignments / experts.max(1) {
-            _ if self.exact => 64,
-            0..=16 => 16,
-            17..=48 => 32,
+            0..=16 => self.least,
+            17..=48 if !self.exact => 32,
             _ => 64,
         }
     }
