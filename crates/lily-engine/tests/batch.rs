@@ -1,6 +1,9 @@
 //! A decode step of several sessions gives each of them the bits that it gets alone.
 
-use lily_engine::backend::cpu::{CpuMode, isa::Isa};
+#[expect(dead_code, reason = "the rest is for other devices than the CPU")]
+mod nano;
+
+use lily_engine::backend::cpu::{CpuDevice, CpuMode, isa::Isa};
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::session::Session;
@@ -57,7 +60,7 @@ fn together_is_as_alone_on_every_instruction_set() {
         together_as_alone(engine("tests/golden/checkpoints/mlx/base-q4g64", CpuMode::Fast(isa)), 8);
     }
     together_as_alone(engine("tests/golden/checkpoints/mlx/experts-q8g32", CpuMode::Fast(Isa::detect())), 3);
-    together_as_alone(engine("models/lily-nano", CpuMode::Fast(Isa::detect())), 4);
+    nano::sessions_together_are_as_alone(Box::new(CpuDevice { mode: CpuMode::Fast(Isa::detect()), threads: 2 }), 4, 6);
 }
 
 #[test]

@@ -57,6 +57,11 @@ fn lily_nano_agrees_with_the_cpu_at_every_position() {
 }
 
 #[test]
+fn sessions_together_are_as_alone() {
+    nano::sessions_together_are_as_alone(cuda_device().unwrap(), 5, 12);
+}
+
+#[test]
 fn guesses_change_nothing() {
     nano::guesses_change_nothing(cuda_device().unwrap(), 60, &[2, 3, 5]);
 }

@@ -24,10 +24,12 @@ fn part(slot: Slot, row_bytes: u32, first: u32, rows: u32) -> Slot {
     slot.part((first * row_bytes) as usize, (rows * row_bytes) as usize)
 }
 
-/// Every batch with some format, every format with some batch; widths inside one staged stretch and over several.
+/// Every batch with some format, every format with some batch; widths inside one staged stretch and over several, and of so
+/// many groups that a GPU may copy the codes of a row that is alone.
 fn shapes() -> impl Iterator<Item = (u32, Format, u32)> {
     let widths = [128, 1152, 2176, 384];
-    (0..6).map(move |i| (BATCHES[i % 4], FORMATS[(i + i / 4) % 4], widths[(i + 1) % 4]))
+    let each = (0..6).map(move |i| (BATCHES[i % 4], FORMATS[(i + i / 4) % 4], widths[(i + 1) % 4]));
+    each.chain([(2, Q4, 2048), (3, Q8, 1024)])
 }
 
 pub fn project_rows(device: &dyn Runs) {
@@ -36,7 +38,7 @@ pub fn project_rows(device: &dyn Runs) {
         // Rows start at multiples of 4 bytes, as those of models do that decode in batches.
         let outputs = [70, 64, 2, 6];
         let m: [MatrixSlots; 4] =
-            std::array::from_fn(|j| c.matrix(outputs[j], width, if j == 1 { Q8 } else { format }));
+            std::array::from_fn(|j| c.matrix(outputs[j], width, if j == 1 && width < 2048 { Q8 } else { format }));
         let (h, gain) = (c.bf16(rows * width, 3.0), c.f32(width, 0.5, 1.5));
         let y = outputs.map(|n| c.poison(2 * n * rows));
         let make = |first, rows| {

@@ -100,6 +100,27 @@ pub fn agrees_with_the_cpu_at_every_position(device: Box<dyn Device>) {
     assert!(relative < 0.02, "{relative}");
 }
 
+/// Steps of several sessions, of which some are left out by turns, give each the logits that it gets alone, to the bit.
+pub fn sessions_together_are_as_alone(device: Box<dyn Device>, sessions: usize, steps: usize) {
+    let mut engine = engine(device);
+    let prompter = Prompter::new(engine.checkpoint()).unwrap();
+    let prompt = prompter.chat(&conversation()).unwrap().tokens;
+    // Prompts of several lengths.
+    let mut start = |i: usize| turn(&mut engine, &prompt[..prompt.len() - 7 * i], &[], 0).session;
+    let (mut alone, mut together): (Vec<_>, Vec<_>) = (0..sessions).map(|i| (start(i), start(i))).unzip();
+    for step in 0..steps {
+        let chosen: Vec<usize> = (0..sessions).filter(|i| (step + i) % 3 != 0 || step == 0).collect();
+        let tokens: Vec<u32> = chosen.iter().map(|i| best(alone[*i].logits().unwrap())).collect();
+        chosen.iter().zip(&tokens).for_each(|(i, token)| engine.decode(&mut alone[*i], *token).unwrap());
+        let taken = together.iter_mut().enumerate().filter(|(i, _)| chosen.contains(i));
+        let mut batch: Vec<&mut Session> = taken.map(|(_, session)| session).collect();
+        engine.decode_batch(&mut batch, &tokens, || ()).unwrap();
+        for (i, (a, b)) in alone.iter().zip(&together).enumerate() {
+            assert!(a.logits() == b.logits(), "session {i} has other logits after step {step}");
+        }
+    }
+}
+
 /// Steps that check guesses, right ones and at every place a wrong one, give the tokens of plain steps, and leave the state that
 /// those leave.
 pub fn guesses_change_nothing(device: Box<dyn Device>, count: usize, rows: &[usize]) {
