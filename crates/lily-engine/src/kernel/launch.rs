@@ -301,6 +301,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn heights_of_tiles_follow_the_rows_and_keep_the_device_busy() {
+        let usual = TileHeights { least: 16, most: 64, busy: 0, exact: false };
+        assert_eq!([1, 16, 17, 33, 500].map(|rows| usual.dense(rows, 8192, 1)), [16, 16, 32, 64, 64]);
+        assert_eq!([16, 17, 49].map(|load| usual.of_experts(8 * load, 8)), [16, 32, 64]);
+        let wide = TileHeights { least: 32, most: 128, busy: 128, exact: true };
+        // Tiles of 128 rows have 128 outputs, unless they compute two products.
+        assert_eq!(wide.dense(2048, 2048, 1), 128);
+        assert_eq!([512, 32].map(|outputs| wide.dense(2048, outputs, 1)), [64, 32]);
+        assert_eq!([(512, 1), (512, 2)].map(|(outputs, products)| wide.dense(2048, outputs, products)), [64, 128]);
+        assert_eq!([1, 100].map(|rows| wide.dense(rows, 8192, 1)), [32, 64]);
+        assert_eq!([16, 17, 49].map(|load| wide.of_experts(8 * load, 8)), [32, 64, 64]);
+        assert_eq!(tiled(200, 1, 3, 128).threadgroups, [2, 3, 1]);
+        assert_eq!(tiled(200, 2, 3, 128).threadgroups, [4, 3, 1]);
+    }
+
+    #[test]
     fn the_limits_of_the_kernels_are_checked() {
         let shape = Shape::qwen36_35b_a3b();
         assert_eq!(check(&shape), Ok(()));
