@@ -40,3 +40,8 @@ fn lily_nano_reuses_the_turns_before() {
 fn guesses_change_nothing() {
     nano::guesses_change_nothing(soft(Order::Random(6)), 6, &[2]);
 }
+
+#[test]
+fn sessions_together_are_as_alone() {
+    nano::sessions_together_are_as_alone(soft(Order::Random(8)), 3, 3);
+}
