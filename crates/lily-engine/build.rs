@@ -19,8 +19,9 @@ mod ptx {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
         println!("cargo::rerun-if-changed={}", kernels.display());
         println!("cargo::rerun-if-changed={}", msl::shim().display());
-        let (constant, entry) = (msl::ptx::CONSTANT, msl::ptx::ENTRY);
-        let mut table = format!("const CONSTANT: &str = {constant:?};\nconst ENTRY: &str = {entry:?};\n");
+        use msl::ptx::{CONSTANT, ENTRY, STARTED, STARTED_LATE};
+        let names = [("CONSTANT", CONSTANT), ("ENTRY", ENTRY), ("STARTED", STARTED), ("STARTED_LATE", STARTED_LATE)];
+        let mut table: String = names.map(|(name, text)| format!("const {name}: &str = {text:?};\n")).concat();
         table += "static KERNELS: &[Ptx] = &[\n";
         for source in sources(&kernels) {
             let compiled = msl::ptx::compile(&source, std::slice::from_ref(&kernels), ARCHITECTURE)

@@ -26,6 +26,12 @@ pub struct Kernel {
 /// What stands for a function constant in a text: this, the index and a semicolon.
 pub const CONSTANT: &str = "SM_CONSTANT_";
 
+/// What every kernel does first: it lets those after it start.
+pub const STARTED: &str = "griddepcontrol.launch_dependents;";
+
+/// The same of a kernel that then waits for those before it. In the place of [`STARTED`] it makes one that touches nothing early.
+pub const STARTED_LATE: &str = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;";
+
 /// A text with values in place of its function constants.
 pub fn specialise(text: &str, constants: impl Iterator<Item = (u32, u32)>) -> String {
     let value = |text: String, (index, value)| text.replace(&format!("{CONSTANT}{index};"), &format!("{value};"));
@@ -138,6 +144,13 @@ mod tests {
             assert_eq!(text.matches(".entry ").count(), 1, "{name}");
             assert!(text.starts_with(".version 8.0"), "{name}");
             assert_eq!(text.contains("sm_arena["), kernel.threadgroup_bytes > 0, "{name}");
+            assert_eq!(text.matches(STARTED).count(), 1, "{name}");
+            let late = text.replace(STARTED, STARTED_LATE);
+            let before = &late[..late.find("griddepcontrol.wait;").expect("it waits")];
+            assert!(
+                !before.contains(".global") && !before.contains("cp.async"),
+                "{name} touches memory before it waits"
+            );
             let special = specialise(text, (0..32).map(|i| (i, 64)));
             assert!(!special.contains(CONSTANT), "{name}");
         }

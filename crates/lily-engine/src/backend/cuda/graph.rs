@@ -1,9 +1,9 @@
 //! Plans as the driver takes them: launches with their parameters, and graphs of launches.
 //!
 //! A graph's edges are the plan's dependencies and nothing else, so that what may overlap does. A kernel that
-//! has something to do before it needs what others write starts while they run, and waits itself (`wait_for_inputs`), unless
-//! they write state of the session that it touches, which it may want at once. Every kernel waits, so that one which has waited has
-//! waited for all before it. A graph's launches hold the addresses of
+//! has something to do before it needs what others write starts while they run, and waits itself (`wait_for_inputs`): at once
+//! if others of the plan write state of the session that it would touch early (`library`). Every kernel waits, so that one which has
+//! waited has waited for all before it. A graph's launches hold the addresses of
 //! some sessions' states; when other sessions come, those launches are told.
 
 use super::driver::{Context, Function, Memory as Area, Stream, check};
@@ -12,6 +12,7 @@ use super::refused;
 use crate::backend::BackendError;
 use crate::backend::gpu::encode::{EncodeList, Encoded};
 use crate::backend::gpu::layout::Place;
+use crate::backend::gpu::nvidia;
 use crate::plan::{Plan, stages::edges};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -19,16 +20,6 @@ use std::sync::{Arc, Weak};
 
 /// Where an edge leaves a kernel that lets the next one start early (CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC).
 const PORT_PROGRAMMATIC: u8 = 1;
-
-/// Kernels whose threadgroups do the work of several here, and of how many in x and in y: `SCAN_LANES` and `SCAN_COLUMNS` in
-/// delta_scan_staged.h, the tile of router_mma.h.
-const WIDE: [(&str, [u32; 2]); 2] = [("delta_scan", [8, 1]), ("router", [2, 8])];
-
-/// The blocks of a kernel that a contract gives so many threadgroups.
-fn grid(kernel: &str, [x, y, z]: [u32; 3]) -> [u32; 3] {
-    let [wide, tall] = WIDE.iter().find(|(name, _)| *name == kernel).map_or([1, 1], |(_, times)| *times);
-    [x.div_ceil(wide), y.div_ceil(tall), z]
-}
 
 /// One launch.
 pub(super) struct Launch {
@@ -59,7 +50,7 @@ impl Launch {
         Self {
             kernel,
             function,
-            grid: grid(kernel, encoded.threadgroups),
+            grid: nvidia::grid(kernel, encoded.threadgroups),
             threads: encoded.threads,
             buffers,
             args,
@@ -170,7 +161,7 @@ impl Graph {
             for ((_, encoded), launch) in list.dispatches().zip(&graph.launches) {
                 from.extend(before[encoded.dispatch].iter().map(|i| node_of[*i]));
                 to.resize(from.len(), node_of[encoded.dispatch]);
-                data.resize(from.len(), if launch.function.early && encoded.state_is_there { early } else { whole });
+                data.resize(from.len(), if launch.function.early { early } else { whole });
             }
             let joined =
                 sys::cuGraphAddDependencies_v2(graph.graph, from.as_ptr(), to.as_ptr(), data.as_ptr(), from.len());

@@ -4,7 +4,7 @@
 
 use super::driver::{Context, Function};
 use crate::backend::BackendError;
-use crate::backend::gpu::encode::PipelineKey;
+use crate::backend::gpu::encode::{Encoded, PipelineKey};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -18,11 +18,12 @@ struct Ptx {
 }
 
 // The table `KERNELS`; `CONSTANT`, which with an index and a semicolon stands for a function constant in a text; `ENTRY`, what
-// the names of entries begin with.
+// the names of entries begin with; `STARTED`, what every kernel does first, and `STARTED_LATE`, what stands there in one that
+// touches nothing before it has waited.
 include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
 
-/// Functions by kernel and constants, for the life of the process, as the context is.
-type Functions = HashMap<PipelineKey, Function>;
+/// Functions by kernel and constants, and by whether they wait first; for the life of the process, as the context is.
+type Functions = HashMap<(PipelineKey, bool), Function>;
 
 /// The functions of a GPU.
 pub(super) struct Library {
@@ -34,32 +35,35 @@ impl Library {
         Self { context }
     }
 
-    /// The function of a key, compiled at its first use; `threads` must fit a block.
-    pub fn function(&self, key: &PipelineKey, threads: u32) -> Result<Function, BackendError> {
+    /// The function of a key for a dispatch, compiled at its first use.
+    pub fn function(&self, key: &PipelineKey, encoded: &Encoded) -> Result<Function, BackendError> {
         static FUNCTIONS: OnceLock<Mutex<Functions>> = OnceLock::new();
         let mut functions = FUNCTIONS.get_or_init(Mutex::default).lock().unwrap_or_else(|held| held.into_inner());
         let failed = |message| BackendError::Compile { kernel: key.entry.to_owned(), message };
-        let function = match functions.get(key) {
+        let kernel =
+            KERNELS.iter().find(|k| k.name == key.entry).ok_or_else(|| failed("no kernel text has it".into()))?;
+        let late = kernel.early && !encoded.state_is_there;
+        let known = (key.clone(), late);
+        let function = match functions.get(&known) {
             Some(function) => *function,
             None => {
-                let function = self.compile(key).map_err(failed)?;
-                functions.insert(key.clone(), function);
+                let function = self.compile(kernel, key, late).map_err(failed)?;
+                functions.insert(known, function);
                 function
             }
         };
-        if threads > function.threads_max {
-            let most = function.threads_max;
+        let (threads, most) = (encoded.threads, function.threads_max);
+        if threads > most {
             return Err(failed(format!("it needs {threads} threads in a block; the device offers {most}")));
         }
         Ok(function)
     }
 
-    fn compile(&self, key: &PipelineKey) -> Result<Function, String> {
-        let kernel = KERNELS.iter().find(|k| k.name == key.entry).ok_or("no kernel text has it")?;
+    fn compile(&self, kernel: &Ptx, key: &PipelineKey, late: bool) -> Result<Function, String> {
         let constants = key.constants.iter().map(|&(constant, value)| (constant as u32, value));
-        let text = constants.fold(kernel.text.to_owned(), |text, (index, value)| {
-            text.replace(&format!("{CONSTANT}{index};"), &format!("{value};"))
-        });
+        let text = if late { kernel.text.replacen(STARTED, STARTED_LATE, 1) } else { kernel.text.to_owned() };
+        let text = constants
+            .fold(text, |text, (index, value)| text.replace(&format!("{CONSTANT}{index};"), &format!("{value};")));
         let entry = format!("{ENTRY}{}", kernel.name);
         let function = Function::compile(&self.context, &text, &entry, kernel.threadgroup_bytes)?;
         Ok(Function { early: kernel.early, ..function })

@@ -126,7 +126,7 @@ impl Cuda {
         self.context.enter()?;
         let list = EncodeList::new(plan, self.memory.layout())?;
         for (_, encoded) in list.dispatches() {
-            self.library.function(&list.pipelines[encoded.pipeline], encoded.threads)?;
+            self.library.function(&list.pipelines[encoded.pipeline], encoded)?;
         }
         Ok(list)
     }
@@ -135,7 +135,7 @@ impl Cuda {
         list.dispatches()
             .map(|(_, encoded)| {
                 let key = &list.pipelines[encoded.pipeline];
-                let function = self.library.function(key, encoded.threads)?;
+                let function = self.library.function(key, encoded)?;
                 Ok(Launch::new(encoded, key.entry, function, &self.memory, states))
             })
             .collect()

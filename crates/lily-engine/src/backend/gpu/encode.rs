@@ -5,7 +5,7 @@
 
 use super::layout::{Layout, Place};
 use crate::backend::BackendError;
-use crate::kernel::Constant;
+use crate::kernel::{Constant, Param};
 use crate::plan::{Dispatch, Plan, Slot, stages::stages};
 
 /// A kernel with its function constants: what a pipeline is made from.
@@ -32,8 +32,8 @@ pub struct Encoded {
     pub threadgroups: [u32; 3],
     /// Threads of a threadgroup.
     pub threads: u32,
-    /// Whether no dispatch before it in the plan writes any of the session's state that it touches, so that it may read the state before those
-    /// have ended.
+    /// Whether no dispatch before it in the plan writes any of the session's state that it touches, or its step, so that it may read
+    /// them before those have ended.
     pub state_is_there: bool,
 }
 
@@ -56,8 +56,9 @@ impl EncodeList {
         let mut written: Vec<Slot> = Vec::new();
         for (index, (dispatch, stage)) in plan.dispatches.iter().zip(stages(plan)).enumerate() {
             let mut encoded = list.encode(index, dispatch, layout)?;
-            let is_state = |slot: &Slot| matches!(layout.place(*slot), Place::State { .. });
-            let state: Vec<_> = dispatch.bindings().filter(|(_, slot)| is_state(slot)).collect();
+            let is_state = |slot: Slot| matches!(layout.place(slot), Place::State { .. });
+            let early = |(param, slot): &(&Param, Slot)| is_state(*slot) || param.name == "step";
+            let state: Vec<_> = dispatch.bindings().filter(early).collect();
             encoded.state_is_there = !state.iter().any(|(_, slot)| written.iter().any(|w| w.overlaps(*slot)));
             written.extend(state.iter().filter(|(param, _)| param.access.writes()).map(|(_, slot)| *slot));
             if list.stages.len() <= stage {
