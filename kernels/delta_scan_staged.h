@@ -36,6 +36,8 @@ struct ScanInput {
     uint key_dim;
     uint first_column;
     uint value_dim;
+    // Whether the lane has columns of its own; those past the last repeat it and write nothing.
+    bool writes;
 };
 
 // A thread's part of some rows, on its way.
@@ -199,12 +201,12 @@ inline void advance(thread ScanState<Parts>& at, ScanInput in, threadgroup const
     const uint own = index % SCAN_LANES;
     const uint next = min(row + 1, uint(ScanRequest<Parts>::Rows - 1));
     const float result = staged_row<Parts>(at, staged, row, next, index / SCAN_LANES, index % SIMD_WIDTH);
-    if (own < SCAN_COLUMNS && first + row != 0) y[(first + row) * in.row_values] = bfloat(result);
+    if (own < SCAN_COLUMNS && in.writes && first + row != 0) y[(first + row) * in.row_values] = bfloat(result);
     if (BLOCK_ROWS != 0 && (first + row + 1) % BLOCK_ROWS == 0 && first + row + 1 < in.rows) {
-        store_state<Parts>(at.s, state, in.key_dim, own);
+        if (in.writes) store_state<Parts>(at.s, state, in.key_dim, own);
         // Nothing may take the stored elements for the loaded ones.
         simdgroup_barrier(mem_flags::mem_device);
-        load_state<Parts>(at.s, state, in.key_dim, own);
+        if (in.writes) load_state<Parts>(at.s, state, in.key_dim, own);
     }
 }
 
@@ -237,6 +239,7 @@ inline void scan_staged(ScanInput in, device float* state, device bfloat* y, thr
         for (; row < count; row++) advance<Parts>(at, in, now, first, row, state, y, index);
     }
     const float result = scan_result<Parts>(at.s, at.query, lane);
+    if (!in.writes) return;
     if (own < SCAN_COLUMNS) y[in.rows * in.row_values] = bfloat(result);
     store_state<Parts>(at.s, state, in.key_dim, own);
 }

@@ -306,8 +306,9 @@ kernel void delta_scan(device const bfloat* q [[buffer(0)]],
     in.decay = decay + head;
     in.beta = beta + head;
     const uint index = simdgroup * SIMD_WIDTH + lane;
-    // Columns past the last repeat it.
-    const uint column = head * d.value_dim + min(in.first_column + index / SCAN_LANES * SCAN_COLUMNS, d.value_dim - SCAN_COLUMNS);
+    const uint own_column = in.first_column + index / SCAN_LANES * SCAN_COLUMNS;
+    in.writes = own_column < d.value_dim;
+    const uint column = head * d.value_dim + min(own_column, d.value_dim - SCAN_COLUMNS);
     device float* own_state = state + ulong(column) * d.key_dim;
     if (KEY_DIM <= 64)
         scan_staged<64 / SCAN_LANES>(in, own_state, y + column, staged, index, lane);

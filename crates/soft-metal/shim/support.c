@@ -8,6 +8,11 @@ typedef struct {
     void* threadgroup_barrier;
     void* thread_index;
     void* access;
+    void* copy_16;
+    void* end_copies;
+    void* wait_copies;
+    void* any_at_barrier;
+    void* wait_for_inputs;
 } SmRuntime;
 
 __attribute__((visibility("hidden"))) SmRuntime sm_runtime;
@@ -31,6 +36,11 @@ SM_ENTRY(sm_meet, "0", "rdx")
 SM_ENTRY(sm_simdgroup_barrier, "8", "rsi")
 SM_ENTRY(sm_threadgroup_barrier, "16", "rsi")
 SM_ENTRY(sm_thread_index, "24", "rdi")
+SM_ENTRY(sm_copy_16, "40", "rdx")
+SM_ENTRY(sm_end_copies, "48", "rdi")
+SM_ENTRY(sm_wait_copies, "56", "rsi")
+SM_ENTRY(sm_any_at_barrier, "64", "rcx")
+SM_ENTRY(sm_wait_for_inputs, "72", "rdi")
 
 #if defined(SM_RACES)
 // kind: 0 read, 1 write, 2 atomic.

@@ -56,6 +56,11 @@ pub struct Runtime {
     pub threadgroup_barrier: unsafe extern "C" fn(flags: u32, site: usize),
     pub thread_index: unsafe extern "C" fn() -> u32,
     pub access: unsafe extern "C" fn(address: usize, bytes: usize, kind: u32, site: usize),
+    pub copy_16: unsafe extern "C" fn(to: *mut [u8; 16], value: *const [u8; 16], site: usize),
+    pub end_copies: unsafe extern "C" fn(),
+    pub wait_copies: unsafe extern "C" fn(under_way: u32),
+    pub any_at_barrier: unsafe extern "C" fn(id: u32, threads: u32, says: u32, site: usize) -> u32,
+    pub wait_for_inputs: unsafe extern "C" fn(),
 }
 
 /// A kernel's entry in its library.

@@ -1,9 +1,9 @@
 //! The software Metal as a device of the engine, so that whole models run on kernel text.
 //!
-//! Weights are copied to addresses that are multiples of 4 bytes and of nothing more, which is all that Metal's host code
-//! promises; scratch starts as NaN. A kernel's fault is a panic with its message.
+//! Weights are copied to addresses that are no better aligned than host code promises: for Metal multiples of 4 bytes and of nothing
+//! more; scratch starts as NaN. A kernel's fault is a panic with its message.
 
-use crate::kernels::{self, Variant};
+use crate::kernels::{self, Text, Variant};
 use crate::launch::{Binding, Device, Settings};
 use crate::memory::Buffer;
 use lily_engine::backend::{self, Backend, BackendError, DeviceMemory, State};
@@ -13,9 +13,6 @@ use lily_engine::plan::stages::stages;
 use lily_engine::plan::{BufferTable, Dispatch, Home, Plan, Slot};
 use std::any::Any;
 use std::sync::Arc;
-
-/// Bytes between a weight's first byte and a multiple of 16.
-const WEIGHT_SHIFT: usize = 4;
 
 /// The software Metal before a model is on it.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +27,7 @@ pub struct SoftMetal {
 
 impl backend::Device for SoftMetal {
     fn traits(&self) -> Traits {
-        Traits::GPU
+        if self.variant.text == Text::Nvidia { Traits::WIDE_GPU } else { Traits::GPU }
     }
 
     fn memory(&self) -> Option<DeviceMemory> {
@@ -44,7 +41,7 @@ impl backend::Device for SoftMetal {
     ) -> Result<Box<dyn Backend>, BackendError> {
         let mut loaded = Loaded {
             what: *self,
-            device: Device::new(self.settings),
+            device: Device::new(Settings { machine: self.variant.text.machine(), ..self.settings }),
             places: Vec::new(),
             states: Vec::new(),
             random: self.shuffle.unwrap_or(1) | 1,
@@ -52,8 +49,9 @@ impl backend::Device for SoftMetal {
         for (id, info) in table.iter() {
             let place = match &info.home {
                 Home::Weight(range) => {
-                    let buffer = allocate(&info.name, Buffer::new(info.bytes + WEIGHT_SHIFT), info.bytes)?;
-                    buffer.write(WEIGHT_SHIFT, checkpoint.bytes(*range));
+                    let shift = self.variant.text.weight_shift();
+                    let buffer = allocate(&info.name, Buffer::new(info.bytes + shift), info.bytes)?;
+                    buffer.write(shift, checkpoint.bytes(*range));
                     Place::Weight(buffer)
                 }
                 Home::Vector(values) => {
@@ -159,12 +157,12 @@ impl Loaded {
             let (buffer, shift) = match &self.places[slot.buffer.0 as usize] {
                 Place::Weight(buffer) => {
                     assert!(!param.access.writes(), "{} writes a weight", contract.name);
-                    (buffer, WEIGHT_SHIFT)
+                    (buffer, self.what.variant.text.weight_shift())
                 }
                 Place::Own(buffer) => (buffer, 0),
                 Place::State => (sessions[slot.session as usize].buffer(slot), 0),
             };
-            Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes }
+            Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes, early: kernels::is_early(param) }
         };
         let bindings: Vec<Binding<'_>> = dispatch.bindings().map(bind).collect();
         kernels::run(&mut self.device, self.what.variant, dispatch, &bindings)

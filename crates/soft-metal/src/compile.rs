@@ -9,6 +9,9 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The macro that tells kernel text, and the shim, of NVIDIA's GPUs.
+pub const NVIDIA: &str = "LILY_MMA";
+
 /// How a library is instrumented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -48,13 +51,15 @@ pub fn compile(source: &Path, includes: &[PathBuf], defines: &[&str], mode: Mode
     processor()?;
     let clang = Clang::find()?;
     let preprocessed = clang.preprocess(source, includes, defines)?;
-    let rewritten = msl::rewrite(&preprocessed, Target::SoftMetal).map_err(Error::from)?;
+    let target = if defines.contains(&NVIDIA) { Target::SoftNvidia } else { Target::SoftMetal };
+    let rewritten = msl::rewrite(&preprocessed, target).map_err(Error::from)?;
     let folder = cache();
     fs::create_dir_all(&folder).map_err(Error::io(folder.display().to_string()))?;
     let mut hash = Sha256::new();
     // This file is part of the recipe.
     let recipe = include_str!("compile.rs").to_owned();
-    for text in [&recipe, &clang.version, &rewritten.text, &format!("{mode:?}{}", flags(&clang, mode).join(" "))] {
+    let options = format!("{mode:?}{}{defines:?}", flags(&clang, mode).join(" "));
+    for text in [&recipe, &clang.version, &rewritten.text, &options] {
         hash.update(text.as_bytes());
         hash.update([0]);
     }
@@ -66,7 +71,7 @@ pub fn compile(source: &Path, includes: &[PathBuf], defines: &[&str], mode: Mode
     let stem = source.file_stem().map_or("kernel".into(), |s| s.to_string_lossy().into_owned());
     let library = folder.join(format!("{stem}-{key}.so"));
     if !library.is_file() {
-        build(&clang, source, &rewritten.text, mode, &library)?;
+        build(&clang, source, &rewritten.text, defines, mode, &library)?;
     }
     Ok(Compiled { library, rewritten })
 }
@@ -130,12 +135,21 @@ fn flags(clang: &Clang, mode: Mode) -> Vec<&'static str> {
 }
 
 /// Compiles rewritten text into a library.
-fn build(clang: &Clang, source: &Path, text: &str, mode: Mode, library: &Path) -> Result<(), CompileError> {
+fn build(
+    clang: &Clang,
+    source: &Path,
+    text: &str,
+    defines: &[&str],
+    mode: Mode,
+    library: &Path,
+) -> Result<(), CompileError> {
     let aside = |ending: &str| library.with_extension(format!("{}.{ending}", std::process::id()));
     let (object, support, races, linked) = (aside("o"), aside("support.o"), aside("races.o"), aside("so"));
     let names = [&object, &support, &races, &linked].map(|p| p.display().to_string());
     let headers = [shim().join("sm"), msl::shim().join("common")].map(|folder| folder.display().to_string());
+    let defined: Vec<String> = defines.iter().map(|name| format!("-D{name}")).collect();
     let mut arguments = flags(clang, mode);
+    arguments.extend(defined.iter().map(String::as_str));
     arguments.extend(["-I", &headers[0], "-I", &headers[1], "-emit-obj", "-o", &names[0], "-"]);
     let (_, messages) = clang.run("compiling", source, &arguments, Some(text))?;
     explicit_bfloats(source, &messages)?;

@@ -3,9 +3,12 @@
 use crate::abi::{Meeting, SLOT_BYTES};
 use crate::fiber::{resume, switch};
 use crate::race::{Actor, Kind, Verdict};
-use crate::simdgroup::{Group, Lane, State};
-use crate::worker::{Halt, Order, Worker, current};
+use crate::simdgroup::{Copy, Group, Lane, State};
+use crate::worker::{BARRIERS, Halt, Order, Party, Worker, current};
 use std::ptr::{addr_of_mut, null};
+
+/// What instrumented code calls a write.
+const WRITE: u32 = 1;
 
 /// What every fiber starts with.
 ///
@@ -111,7 +114,7 @@ pub unsafe extern "C" fn meet(value: *const u8, bytes: u32, site: usize) -> Meet
 /// As for [`meet`].
 pub unsafe extern "C" fn simdgroup_barrier(flags: u32, site: usize) {
     // SAFETY: called from a fiber of the current worker.
-    unsafe { arrive(null(), 0, flags, site) };
+    unsafe { arrive(null(), 0, (*current()).machine.ordered(flags), site) };
 }
 
 /// Entry of the run time: waits for the threadgroup.
@@ -124,7 +127,7 @@ pub unsafe extern "C" fn threadgroup_barrier(flags: u32, site: usize) {
         let worker = current();
         let (group, lane) = ((*worker).group, (*worker).lane);
         ((*lane).site, (*lane).state) = (site, State::Barrier);
-        (*worker).barrier_flags = flags;
+        (*worker).barrier_flags = (*worker).machine.ordered(flags);
         (*group).runnable &= !(1 << (*lane).thread.lane);
         leave(worker, group, lane);
     }
@@ -137,6 +140,103 @@ pub unsafe extern "C" fn threadgroup_barrier(flags: u32, site: usize) {
 pub unsafe extern "C" fn thread_index() -> u32 {
     // SAFETY: called from a fiber of the current worker.
     unsafe { (*(*current()).lane).thread.index }
+}
+
+/// Entry of the run time: 16 bytes come to threadgroup memory, at once or only when they are waited for; right kernels do not
+/// care.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn copy_16(to: *mut [u8; 16], value: *const [u8; 16], site: usize) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let worker = current();
+        let copy = Copy { to, value: *value, site };
+        if (*worker).order == Order::Forward {
+            return finish(copy);
+        }
+        let copies = &mut (*(*worker).lane).copies;
+        if copies.is_empty() {
+            copies.push_back(Vec::new());
+        }
+        copies.back_mut().expect("just pushed").push(copy);
+    }
+}
+
+/// Does what a copy is to do.
+unsafe fn finish(copy: Copy) {
+    // SAFETY: the kernel gave the address; one outside of threadgroup memory is a fault like any other of the kernel.
+    unsafe {
+        if (*current()).checker.is_some() {
+            access(copy.to as usize, size_of_val(&copy.value), WRITE, copy.site);
+        }
+        copy.to.write_unaligned(copy.value);
+    }
+}
+
+/// Entry of the run time: the copies so far are a batch.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn end_copies() {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let copies = &mut (*(*current()).lane).copies;
+        if copies.is_empty() {
+            copies.push_back(Vec::new());
+        }
+        copies.push_back(Vec::new());
+    }
+}
+
+/// Entry of the run time: all batches but so many are there.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn wait_copies(under_way: u32) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let lane = (*current()).lane;
+        // The last one has not ended.
+        while (*lane).copies.len() > under_way as usize + 1 {
+            let batch = (*lane).copies.pop_front().expect("not empty");
+            batch.into_iter().for_each(|copy| finish(copy));
+        }
+    }
+}
+
+/// Entry of the run time: the launches before this one have ended.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn wait_for_inputs() {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe { (*(*current()).lane).waited = true };
+}
+
+/// Entry of the run time: waits for some of the threadgroup's threads, and tells each whether any says yes.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn any_at_barrier(id: u32, threads: u32, says: u32, site: usize) -> u32 {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        let worker = current();
+        let (group, lane) = ((*worker).group, (*worker).lane);
+        ((*lane).site, (*lane).state) = (site, State::Party(id));
+        (*group).runnable &= !(1 << (*lane).thread.lane);
+        let party = &mut (&mut (*worker).parties)[id as usize % BARRIERS];
+        party.arrived += 1;
+        party.any |= says != 0;
+        if party.arrived == threads {
+            let any = party.any;
+            *party = Party::default();
+            (*worker).pass_party(id, any);
+        } else {
+            leave(worker, group, lane);
+        }
+        u32::from((*lane).told)
+    }
 }
 
 /// Stops the launch because the processor refused an instruction of the running fiber. Returns where to go on: the stack
@@ -175,11 +275,12 @@ pub unsafe extern "C" fn access(address: usize, bytes: usize, kind: u32, site: u
             simdgroup_epochs: (*group).epochs,
         };
         let (kind, used) = (Kind::of(kind), (*worker).arena_used as usize);
-        if let Some(checker) = &mut (*worker).checker
-            && checker.access(address, bytes, kind, site, actor, used) == Verdict::Undeclared
-        {
-            let thread = (*lane).thread.index;
-            stop(worker, Halt::Undeclared { address, bytes, kind, site, thread });
+        let Some(checker) = &mut (*worker).checker else { return };
+        let thread = (*lane).thread.index;
+        match checker.access(address, bytes, kind, site, actor, used) {
+            Verdict::Undeclared => stop(worker, Halt::Undeclared { address, bytes, kind, site, thread }),
+            Verdict::Late if !(*lane).waited => stop(worker, Halt::Early { address, bytes, kind, site, thread }),
+            Verdict::Late | Verdict::Fine => {}
         }
     }
 }

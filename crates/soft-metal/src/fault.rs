@@ -103,6 +103,14 @@ pub(crate) fn describe(
             let message = format!("{bytes} bytes are {}: {at}, of which {size} bytes {verb}", kind.word());
             Fault::Access { kernel: kernel.name.clone(), thread, line: called(site), message }
         }
+        Halt::Early { address, bytes, kind, site, thread } => {
+            let (at, ..) = place(kernel, launch, args, worker, address);
+            let message = format!(
+                "{bytes} bytes are {} before wait_for_inputs(): {at}, which others may be writing",
+                kind.word()
+            );
+            Fault::Access { kernel: kernel.name.clone(), thread, line: called(site), message }
+        }
         Halt::Signal { number, address, site, thread } => Fault::Access {
             kernel: kernel.name.clone(),
             thread,

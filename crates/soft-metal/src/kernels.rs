@@ -1,11 +1,12 @@
 //! The kernels of lily's `kernels/` folder, found by name and compiled when first asked for.
 
-use crate::compile::{CompileError, Mode};
+use crate::compile::{CompileError, Mode, NVIDIA};
 use crate::fault::Fault;
 use crate::launch::{Binding, Device, Launch};
 use crate::library::{Element, KernelInfo, Library};
-use crate::worker::Counts;
-use lily_engine::kernel::{Access, Contract};
+use crate::worker::{Counts, Machine};
+use lily_engine::backend::gpu::nvidia;
+use lily_engine::kernel::{Access, Contract, Param};
 use lily_engine::plan::Dispatch;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -37,13 +38,45 @@ fn files() -> &'static HashMap<String, PathBuf> {
 pub struct Variant {
     /// How they are instrumented.
     pub mode: Mode,
-    /// Whether matrix tiles use Metal 4 tensor operations, as on devices that have them.
-    pub tensor_ops: bool,
+    /// Whose text it is.
+    pub text: Text,
+}
+
+/// The text that a kind of device runs, where it has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Text {
+    /// Matrix tiles of SIMD-group matrices.
+    Metal,
+    /// Matrix tiles of Metal 4 tensor operations.
+    Metal4,
+    /// The instructions of NVIDIA's GPUs, which shim/sm/ptx.h says in C++; buffers are aligned, and kernels start early.
+    Nvidia,
+}
+
+impl Text {
+    /// Macros that choose it.
+    pub fn defines(self) -> &'static [&'static str] {
+        match self {
+            Text::Metal => &[],
+            Text::Metal4 => &["LILY_TENSOR_OPS"],
+            Text::Nvidia => &["LILY_ALIGNED", "LILY_EARLY_START", NVIDIA],
+        }
+    }
+
+    /// Whose rules it is held to.
+    pub fn machine(self) -> Machine {
+        if self == Text::Nvidia { Machine::Nvidia } else { Machine::Apple }
+    }
+
+    /// Bytes between a stored matrix's first byte and a multiple of 16: no better than the device's host code promises.
+    pub fn weight_shift(self) -> usize {
+        if self == Text::Nvidia { 0 } else { 4 }
+    }
 }
 
 impl Variant {
     /// Uninstrumented, with SIMD-group matrices.
-    pub const PLAIN: Variant = Variant { mode: Mode::Plain, tensor_ops: false };
+    pub const PLAIN: Variant = Variant { mode: Mode::Plain, text: Text::Metal };
 }
 
 /// The library that has a kernel; it stays for the life of the process.
@@ -60,10 +93,19 @@ pub fn library(kernel: &str, variant: Variant) -> Result<&'static Library, Compi
     if let Some(library) = libraries.get(&(path.clone(), variant)) {
         return Ok(library);
     }
-    let defines: &[&str] = if variant.tensor_ops { &["LILY_TENSOR_OPS"] } else { &[] };
-    let library: &'static Library = Box::leak(Box::new(Library::compile(path, &[folder()], defines, variant.mode)?));
+    let library = Library::compile(path, &[folder()], variant.text.defines(), variant.mode)?;
+    let library: &'static Library = Box::leak(Box::new(library));
     libraries.insert((path.clone(), variant), library);
     Ok(library)
+}
+
+/// Parameters besides stored matrices that are weights, the step or the session's state.
+const EARLY: [&str; 12] =
+    ["gain", "q_gain", "k_gain", "taps", "a_log", "dt_bias", "inv_freq", "step", "window", "state", "keys", "values"];
+
+/// Whether what is bound may be read before the kernels before this one have ended; a host sees to it where they write state.
+pub fn is_early(param: &Param) -> bool {
+    param.element == "u8" || EARLY.contains(&param.name)
 }
 
 /// Runs a dispatch of the engine with these buffers, in the contract's order.
@@ -91,7 +133,10 @@ pub fn run(
         buffers,
         args: &dispatch.args,
         constants: &constants,
-        threadgroups: shape.threadgroups,
+        threadgroups: match variant.text {
+            Text::Nvidia => nvidia::grid(contract.name, shape.threadgroups),
+            _ => shape.threadgroups,
+        },
         threads: shape.threads,
     };
     device.launch(library, &launch)

@@ -6,7 +6,7 @@ use crate::fault::{Fault, describe, races_fault};
 use crate::library::{BufferParameter, KernelInfo, Library, Space};
 use crate::memory::Buffer;
 use crate::race::Place;
-use crate::worker::{Counts, Divergence, Halt, Order, THREADS_MAX, Worker};
+use crate::worker::{Counts, Divergence, Halt, Machine, Order, THREADS_MAX, Worker};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,11 +19,13 @@ pub struct Binding<'a> {
     pub offset: usize,
     /// Length in bytes, for messages; what lies behind is only guarded at the end of the buffer.
     pub bytes: usize,
+    /// Whether it may be read before the launches before this one have ended: none of them writes it.
+    pub early: bool,
 }
 
 impl<'a> From<&'a Buffer> for Binding<'a> {
     fn from(buffer: &'a Buffer) -> Self {
-        Self { buffer, offset: 0, bytes: buffer.len() }
+        Self { buffer, offset: 0, bytes: buffer.len(), early: false }
     }
 }
 
@@ -52,12 +54,14 @@ pub struct Settings {
     pub divergence: Divergence,
     /// Most operating-system threads that share the threadgroups of a launch.
     pub workers: usize,
+    /// Whose rules kernels are held to.
+    pub machine: Machine,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Self { order: Order::Forward, divergence: Divergence::Refuse, workers }
+        Self { order: Order::Forward, divergence: Divergence::Refuse, workers, machine: Machine::Apple }
     }
 }
 
@@ -119,7 +123,7 @@ impl Device {
         let races = library.mode() == Mode::Races;
         let count = if races { 1 } else { self.settings.workers.clamp(1, useful as usize) };
         while self.workers.len() < count {
-            self.workers.push(Worker::new().map_err(io)?);
+            self.workers.push(Worker::new(self.settings.machine).map_err(io)?);
         }
         for worker in &mut self.workers[..count] {
             worker.begin(entry, &shared, self.settings.order, self.settings.divergence).map_err(io)?;
@@ -160,12 +164,14 @@ fn add(a: Counts, b: Counts) -> Counts {
 fn places(kernel: &KernelInfo, launch: &Launch<'_>, args: &Buffer, written: &[Range<usize>]) -> Vec<Place> {
     let mut bindings = launch.buffers.iter();
     let place = |parameter: &BufferParameter| {
-        let (start, bytes) = match parameter.space {
-            Space::Constant => (args.address(), args.len()),
-            Space::Device => bindings.next().map_or((0, 0), |b| (b.buffer.address() + b.offset, b.bytes)),
+        let (start, bytes, early) = match parameter.space {
+            Space::Constant => (args.address(), args.len(), true),
+            Space::Device => {
+                bindings.next().map_or((0, 0, false), |b| (b.buffer.address() + b.offset, b.bytes, b.early))
+            }
         };
         let shared = written.iter().any(|w| w.start < start + bytes && start < w.end);
-        Place { range: start..start + bytes, writable: !parameter.is_const, shared }
+        Place { range: start..start + bytes, writable: !parameter.is_const, shared, early }
     };
     kernel.buffers.iter().map(place).collect()
 }

@@ -128,6 +128,11 @@ impl Library {
             threadgroup_barrier: entries::threadgroup_barrier,
             thread_index: entries::thread_index,
             access: entries::access,
+            copy_16: entries::copy_16,
+            end_copies: entries::end_copies,
+            wait_copies: entries::wait_copies,
+            any_at_barrier: entries::any_at_barrier,
+            wait_for_inputs: entries::wait_for_inputs,
         };
         // SAFETY: the symbols have these types: see support.c and the rewriter's generated text.
         let (init, set_constant) = unsafe {

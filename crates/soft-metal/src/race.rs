@@ -88,6 +88,8 @@ pub struct Place {
     pub writable: bool,
     /// Whether another launch of the span may write it.
     pub shared: bool,
+    /// Whether it is as it will be when the launch starts, although launches before it may not have ended.
+    pub early: bool,
 }
 
 /// What to do about an access.
@@ -95,6 +97,8 @@ pub struct Place {
 pub enum Verdict {
     /// Nothing.
     Fine,
+    /// Nothing, if the launches before this one have ended.
+    Late,
     /// It is outside of everything bound, or writes what is only read.
     Undeclared,
 }
@@ -208,6 +212,7 @@ impl Checker {
         actor: Actor,
         arena_used: usize,
     ) -> Verdict {
+        let mut late = false;
         let inside = |range: &Range<usize>| address >= range.start && address + bytes <= range.end;
         let memory = if self.arena.contains(&address) {
             if address + bytes > self.arena.start + arena_used {
@@ -218,8 +223,9 @@ impl Checker {
             if !place.writable && kind != Kind::Read {
                 return Verdict::Undeclared;
             }
+            late = !place.early || kind != Kind::Read;
             if !place.writable && !place.shared {
-                return Verdict::Fine;
+                return if late { Verdict::Late } else { Verdict::Fine };
             }
             0
         } else {
@@ -233,7 +239,7 @@ impl Checker {
             self.touch(at, mask, kind, site, actor, memory);
             at += count;
         }
-        Verdict::Fine
+        if late { Verdict::Late } else { Verdict::Fine }
     }
 
     /// Where the granules of a page begin.

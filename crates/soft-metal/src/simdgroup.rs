@@ -1,6 +1,7 @@
 //! The lanes of a SIMD-group and their meetings.
 
 use crate::abi::{Area, LANES, Thread};
+use std::collections::VecDeque;
 use std::ptr::{null, null_mut};
 
 /// What a lane does.
@@ -12,8 +13,17 @@ pub enum State {
     Meeting,
     /// At a threadgroup barrier.
     Barrier,
+    /// At a barrier of some of the threadgroup's threads.
+    Party(u32),
     /// Has returned.
     Returned,
+}
+
+/// What a lane puts in threadgroup memory when it waits for it.
+pub struct Copy {
+    pub to: *mut [u8; 16],
+    pub value: [u8; 16],
+    pub site: usize,
 }
 
 /// One lane.
@@ -25,6 +35,12 @@ pub struct Lane {
     pub meetings: u32,
     pub state: State,
     pub thread: Thread,
+    /// Copies under way, by batches, of which the last one grows.
+    pub copies: VecDeque<Vec<Copy>>,
+    /// Whether it may touch what launches before this one write.
+    pub waited: bool,
+    /// What it was told at the last barrier of some threads.
+    pub told: bool,
 }
 
 /// The lanes of one SIMD-group. Masks have a bit per lane.
@@ -67,6 +83,9 @@ impl Group {
             meetings: 0,
             state: State::Returned,
             thread,
+            copies: VecDeque::new(),
+            waited: false,
+            told: false,
         };
         // SAFETY: all-zero bytes are a value of this plain struct.
         let area = unsafe { Box::<Area>::new_zeroed().assume_init() };

@@ -16,8 +16,8 @@ use std::ptr::null_mut;
 
 /// Most threads of a threadgroup.
 pub const THREADS_MAX: usize = 1024;
-/// Most bytes of threadgroup memory.
-pub const THREADGROUP_BYTES: usize = 32 << 10;
+/// Barriers of some of a threadgroup's threads.
+pub const BARRIERS: usize = 16;
 
 /// Which of several runnable lanes, SIMD-groups and threadgroups goes first. Right kernels do not care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,30 @@ pub enum Divergence {
     Serve,
 }
 
+/// Whose rules kernels are held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// Apple's GPUs: threads of a threadgroup wait at the same barrier of the text.
+    Apple,
+    /// NVIDIA's: any of the barriers will do, and orders all memory. Kernels start before those that they depend on have ended.
+    Nvidia,
+}
+
+impl Machine {
+    /// Most bytes of threadgroup memory, in whole pages.
+    pub fn threadgroup_bytes(self) -> usize {
+        match self {
+            Machine::Apple => 32 << 10,
+            Machine::Nvidia => 224 << 10,
+        }
+    }
+
+    /// What a barrier with these flags orders: device memory, and threadgroup memory.
+    pub(crate) fn ordered(self, flags: u32) -> u32 {
+        if self == Machine::Nvidia { 3 } else { flags }
+    }
+}
+
 /// What a worker counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -54,6 +78,13 @@ pub struct Counts {
     pub threadgroup_bytes: u32,
 }
 
+/// Threads at a barrier of some of a threadgroup's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Party {
+    pub arrived: u32,
+    pub any: bool,
+}
+
 /// Why a threadgroup was stopped; addresses are code addresses.
 #[derive(Clone, Copy, Debug)]
 pub enum Halt {
@@ -67,6 +98,8 @@ pub enum Halt {
     BarrierReturn { site: usize },
     /// A lane brought too much.
     SlotTooLarge { site: usize, bytes: u32 },
+    /// An access to what launches before this one may be writing, before the thread has waited for them.
+    Early { address: usize, bytes: usize, kind: Kind, site: usize, thread: u32 },
     /// An access outside of what is bound, or a write to what is only read.
     Undeclared { address: usize, bytes: usize, kind: Kind, site: usize, thread: u32 },
     /// The processor refused an instruction.
@@ -84,6 +117,7 @@ pub struct Worker {
     groups: Vec<Box<Group>>,
     pub(crate) stacks: Stacks,
     arena: Region,
+    pub(crate) machine: Machine,
     pub(crate) arena_used: u32,
     pub(crate) entry: Option<abi::Entry>,
     launch: Box<Launch>,
@@ -94,6 +128,8 @@ pub struct Worker {
     pub(crate) linear: u32,
     /// What the barrier at which the threads wait orders.
     pub(crate) barrier_flags: u32,
+    /// Barriers that some threads wait at.
+    pub(crate) parties: [Party; BARRIERS],
     /// Barriers of the threadgroup that order device memory, and threadgroup memory.
     pub(crate) epochs: [u32; 2],
     /// Watches the accesses of instrumented kernels.
@@ -119,10 +155,11 @@ impl Worker {
     ///
     /// # Errors
     /// What the system says.
-    pub fn new() -> std::io::Result<Self> {
+    pub fn new(machine: Machine) -> std::io::Result<Self> {
+        let threadgroup_bytes = machine.threadgroup_bytes();
         // The arena lies between closed pages.
-        let arena = Region::reserve(THREADGROUP_BYTES + 2 * PAGE)?;
-        arena.open(PAGE, THREADGROUP_BYTES)?;
+        let arena = Region::reserve(threadgroup_bytes + 2 * PAGE)?;
+        arena.open(PAGE, threadgroup_bytes)?;
         Ok(Self {
             scheduler: null_mut(),
             group: null_mut(),
@@ -131,6 +168,7 @@ impl Worker {
             groups: Vec::new(),
             stacks: Stacks::reserve(THREADS_MAX)?,
             arena,
+            machine,
             arena_used: 0,
             entry: None,
             launch: Box::new(Launch { buffers: [0; abi::BUFFERS], threadgroups: [0; 3], threads: 0 }),
@@ -139,6 +177,7 @@ impl Worker {
             random: 1,
             linear: 0,
             barrier_flags: 0,
+            parties: [Party::default(); BARRIERS],
             epochs: [0; 2],
             checker: None,
             counts: Counts::default(),
@@ -199,7 +238,7 @@ impl Worker {
     /// Addresses of threadgroup memory.
     pub fn arena(&self) -> std::ops::Range<usize> {
         let start = self.arena.start() + PAGE;
-        start..start + THREADGROUP_BYTES
+        start..start + self.machine.threadgroup_bytes()
     }
 
     /// Stacks of the fibers.
@@ -215,13 +254,16 @@ impl Worker {
     /// # Safety
     /// The kernel may do anything to the memory of its bindings, which must stay valid meanwhile.
     pub unsafe fn run(&mut self, position: [u32; 3]) -> Result<(), Halt> {
+        // What a kernel declares is known when its first threadgroup has run.
+        let used = if self.arena_used == 0 { self.arena().len() } else { self.arena_used as usize };
         // SAFETY: fresh threadgroup memory is poison; the arena is open and nobody else uses it.
-        unsafe { std::ptr::write_bytes(self.arena().start as *mut u8, 0xff, THREADGROUP_BYTES) };
+        unsafe { std::ptr::write_bytes(self.arena().start as *mut u8, 0xff, used) };
         self.prepare(position);
         self.halt = None;
         let size = self.launch.threadgroups;
         self.linear = position[0] + size[0] * (position[1] + size[1] * position[2]);
         self.epochs = [0; 2];
+        self.parties = [Party::default(); BARRIERS];
         let before = CURRENT.replace(self);
         // SAFETY: the caller vouches for the kernel's memory.
         let result = unsafe { schedule(self) };
@@ -244,6 +286,8 @@ impl Worker {
                 let index = g * LANES + i;
                 lane.state = State::Runnable;
                 lane.meetings = 0;
+                lane.copies.clear();
+                lane.waited = self.machine == Machine::Apple;
                 // SAFETY: `begin` has opened this many stacks, and none is in use between threadgroups.
                 lane.stack = unsafe { self.stacks.prepare(index, fiber) };
                 lane.thread = Thread {
@@ -257,6 +301,16 @@ impl Worker {
                     arena,
                     arena_used: &raw mut self.arena_used,
                 };
+            }
+        }
+    }
+
+    /// Lets those at a barrier of some threads go on, and tells them whether any of them said yes.
+    pub(crate) fn pass_party(&mut self, id: u32, any: bool) {
+        for group in &mut self.groups {
+            for (i, lane) in group.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.state == State::Party(id)) {
+                (lane.state, lane.told) = (State::Runnable, any);
+                group.runnable |= 1 << i;
             }
         }
     }
@@ -372,13 +426,20 @@ unsafe fn pass_barrier(worker: *mut Worker, count: usize) -> Result<(), Halt> {
         let mut site = None;
         for group in &worker.groups[..count] {
             for (i, lane) in group.lanes.iter().enumerate().filter(|(i, _)| group.live >> i & 1 == 1) {
-                debug_assert!(lane.state == State::Barrier, "lane {i} waits");
+                debug_assert!(matches!(lane.state, State::Barrier | State::Party(_)), "lane {i} waits");
                 match site {
                     None => site = Some(lane.site),
-                    Some(site) if site != lane.site => return Err(Halt::BarrierSites { site, other: lane.site }),
+                    Some(site) if site != lane.site && worker.machine == Machine::Apple => {
+                        return Err(Halt::BarrierSites { site, other: lane.site });
+                    }
                     Some(_) => {}
                 }
             }
+        }
+        // Those who wait for a part of the threadgroup wait in vain.
+        let lanes = || worker.groups[..count].iter().flat_map(|group| &group.lanes);
+        if let Some(lane) = lanes().find(|lane| matches!(lane.state, State::Party(_))) {
+            return Err(Halt::BarrierReturn { site: lane.site });
         }
         let returned = worker.groups[..count].iter().any(|g| g.live != g.all);
         if let (Some(site), true, Divergence::Refuse) = (site, returned, worker.divergence) {

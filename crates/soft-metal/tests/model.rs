@@ -6,6 +6,7 @@ use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::kernel::codegen::contracts;
+use lily_engine::plan::Home;
 use safetensors::SafeTensors;
 use soft_metal::kernels::{self, Variant};
 use soft_metal::{Mode, Order, Settings, SoftMetal};
@@ -140,4 +141,21 @@ fn sessions_decode_together_as_they_do_alone() {
             }
         }
     }
+}
+
+#[test]
+fn what_kernels_may_read_early_is_what_no_kernel_computes() {
+    let engine = engine(plain(Order::Forward));
+    let model = engine.model();
+    let class = model.decode_class(100);
+    let mut early = 0;
+    for plan in [model.decode_batch(&[class; 2], true), model.prefill(32, true)] {
+        let bindings = plan.dispatches.iter().flat_map(|dispatch| dispatch.bindings());
+        for (param, slot) in bindings.filter(|(_, slot)| slot.bytes > 0) {
+            let is_there = !matches!(model.table.get(slot.buffer).home, Home::Scratch) || param.name == "step";
+            assert_eq!(kernels::is_early(param), is_there, "`{}` of {:?}", param.name, model.table.get(slot.buffer));
+            early += usize::from(is_there);
+        }
+    }
+    assert!(early > 100, "{early}");
 }

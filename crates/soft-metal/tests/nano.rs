@@ -8,11 +8,15 @@
 mod nano;
 
 use lily_engine::backend::Device;
-use soft_metal::kernels::Variant;
-use soft_metal::{Mode, Order, Settings, SoftMetal};
+use soft_metal::kernels::{Text, Variant};
+use soft_metal::{Order, Settings, SoftMetal};
 
 fn soft(order: Order) -> Box<dyn Device> {
-    let variant = Variant { mode: Mode::Plain, ..Variant::PLAIN };
+    running(Text::Metal, order)
+}
+
+fn running(text: Text, order: Order) -> Box<dyn Device> {
+    let variant = Variant { text, ..Variant::PLAIN };
     Box::new(SoftMetal { variant, settings: Settings { order, ..Settings::default() }, shuffle: Some(5) })
 }
 
@@ -44,4 +48,23 @@ fn guesses_change_nothing() {
 #[test]
 fn sessions_together_are_as_alone() {
     nano::sessions_together_are_as_alone(soft(Order::Random(8)), 3, 3);
+}
+
+mod with_instructions_of_nvidia {
+    use super::*;
+
+    #[test]
+    fn lily_nano_answers_as_on_the_cpu() {
+        nano::answers_as_on_the_cpu(running(Text::Nvidia, Order::Random(2)));
+    }
+
+    #[test]
+    fn guesses_change_nothing() {
+        nano::guesses_change_nothing(running(Text::Nvidia, Order::Random(6)), 6, &[2]);
+    }
+
+    #[test]
+    fn sessions_together_are_as_alone() {
+        nano::sessions_together_are_as_alone(running(Text::Nvidia, Order::Random(8)), 3, 3);
+    }
 }

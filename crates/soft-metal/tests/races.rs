@@ -101,7 +101,7 @@ fn atomics_are_ordered_among_themselves_only() {
 #[test]
 fn accesses_are_held_to_the_bindings() {
     let (x, y) = (Buffer::zeroed(4096).unwrap(), Buffer::zeroed(4096).unwrap());
-    let bound = Binding { buffer: &x, offset: 256, bytes: 256 };
+    let bound = Binding { buffer: &x, offset: 256, bytes: 256, early: false };
     let buffers = [bound, (&y).into()];
     let launch = Launch {
         kernel: "outside",
@@ -133,7 +133,7 @@ fn in_a_span(first: &str, second: &str, shift: usize, barrier: bool) -> Option<S
         if barrier {
             device.begin_span(std::iter::once(x.address()..x.address() + 4096));
         }
-        let buffers = [Binding { buffer: &x, offset, bytes: 256 }, (&y).into()];
+        let buffers = [Binding { buffer: &x, offset, bytes: 256, early: false }, (&y).into()];
         let count = if kernel == "reads" { 2 } else { 1 };
         let launch = Launch {
             kernel,

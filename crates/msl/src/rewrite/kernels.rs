@@ -33,7 +33,7 @@ const CONSTANT_TYPES: [&str; 7] = ["bool", "uint", "int", "float", "ushort", "sh
 fn threadgroup_bytes_max(target: Target) -> usize {
     match target {
         Target::SoftMetal => 32 << 10,
-        Target::Ptx => 224 << 10,
+        Target::SoftNvidia | Target::Ptx => 224 << 10,
     }
 }
 
@@ -72,7 +72,7 @@ pub fn function_constants(
             return Err(tokens.error(at, format!("index {index} is taken by `{}`", other.name)));
         }
         match target {
-            Target::SoftMetal => tokens.list[start].out = "static __global".into(),
+            Target::SoftMetal | Target::SoftNvidia => tokens.list[start].out = "static __global".into(),
             Target::Ptx => {
                 // A call wherever the name is used; its value stands in the assembly as a name that the host replaces.
                 tokens.blank(item.tokens.clone());
@@ -140,7 +140,7 @@ pub fn export(
             _ => {}
         }
     }
-    if target == Target::SoftMetal {
+    if target != Target::Ptx {
         exports.constants(constants);
     }
     Ok(exports)
@@ -184,7 +184,7 @@ impl Exports {
             return Err(tokens.error(start, format!("two kernels are called `{name}`")));
         }
         match self.target {
-            Target::SoftMetal => self.function(name, function, kernel),
+            Target::SoftMetal | Target::SoftNvidia => self.function(name, function, kernel),
             Target::Ptx => self.entry(name, function, kernel),
         }
         self.kernels.push(KernelText {
@@ -214,7 +214,8 @@ impl Exports {
     fn function(&mut self, name: &str, function: &str, kernel: &Kernel) {
         let exported = "extern \"C\" __attribute__((visibility(\"default\")))";
         let (call, described) = Self::call(function, kernel);
-        let _ = writeln!(self.text, "{exported} void sm_run_{name}(const SmThread* t) {{ {call}; }}");
+        let wait = if kernel.waits || self.target != Target::SoftNvidia { "" } else { "wait_for_inputs(); " };
+        let _ = writeln!(self.text, "{exported} void sm_run_{name}(const SmThread* t) {{ {wait}{call}; }}");
         let _ = writeln!(
             self.text,
             "{exported} const __constant SmParameter sm_parameters_{name}[] = {{ {described}SmParameter{{}} }};"

@@ -19,6 +19,8 @@ use tokens::Tokens;
 pub enum Target {
     /// The software Metal: function constants are globals, and a function for each kernel takes a thread.
     SoftMetal,
+    /// The same where kernels are NVIDIA's: with their threadgroup memory, and they wait for those before them.
+    SoftNvidia,
     /// NVIDIA's assembly: function constants are placeholders in it, kernels are its entries.
     Ptx,
 }

@@ -60,6 +60,17 @@ void sm_threadgroup_barrier(uint flags) SM_CALL;
 // Index of the calling thread in its threadgroup.
 uint sm_thread_index(void);
 
+// From here on this thread may touch what kernels before this one write.
+void sm_wait_for_inputs(void);
+// Puts 16 bytes in threadgroup memory, at once or at the latest when this thread waits for the batch that they end up in.
+void sm_copy_16(ulong to, const void* value) SM_CALL;
+// What this thread has put there since the last time is a batch.
+void sm_end_copies(void);
+// Waits until at most so many of this thread's batches are under way.
+void sm_wait_copies(uint under_way);
+// Waits for so many threads at barrier `id`; whether any of them says so.
+uint sm_any_at_barrier(uint id, uint threads, uint says) SM_CALL;
+
 // Atomic operations, relaxed. `what` is one of the SM_ATOMIC constants.
 uint sm_atomic_u32(uint what, void* address, uint value);
 int sm_atomic_i32(uint what, void* address, int value);

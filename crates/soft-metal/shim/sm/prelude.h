@@ -2,3 +2,6 @@
 #pragma once
 #include "describe.h"
 #include "tensor.h"
+#if defined(LILY_MMA)
+#include "ptx.h"
+#endif
