@@ -196,7 +196,7 @@ fn kernels_are_measured_with_what_they_cost() {
     assert!((within - each).abs() < 1e-9 * each, "{within} and {each}");
 }
 
-/// Arguments of a bench that takes no time, in one round, as figures of busy machines differ.
+/// Arguments of a bench that takes little time, in one round, as figures of busy machines differ.
 const BENCH: [&str; 9] = ["bench", "--prefill", "8,16", "--context", "16", "--decode", "4", "--rounds", "1"];
 
 #[test]
@@ -206,7 +206,7 @@ fn bench_measures_what_is_asked() {
     let (prefill, decode) = (&record["lengths"][0], &record["lengths"][1]);
     assert_eq!((prefill["tokens"].as_u64(), decode["tokens"].as_u64()), (Some(8), Some(16)));
     assert!(
-        prefill["decode_tps"].is_null() && prefill["prefill_tps"]["runs"].as_array().unwrap().len() == 2,
+        prefill["decode_tps"].is_null() && prefill["prefill_tps"]["runs"].as_array().unwrap().len() > 2,
         "{record}"
     );
     for rate in [&decode["prefill_tps"], &decode["decode_tps"], &decode["sampled_tps"], &decode["batches"][1]["tps"]] {
@@ -306,15 +306,27 @@ fn bench_sets_a_peer_beside_lily() {
     let table = lily(&beside).output();
     assert!(table.stdout.contains("beside llama.cpp (build 7 (abc)") && table.stdout.contains("ratio"), "{table:?}");
 
-    // One that is twice as fast in the second round.
-    let drifts =
-        script.replace("1.5, 2.5, 9.0", "$(wc -l < \"$0.calls\").0").replace("row()", "echo >> \"$0.calls\"; row()");
+    // One whose decoding is twice as fast in the second round: what else was measured is recorded.
+    let drifts = script.replace(
+        "*) echo \"[$(row 0 4 16)]\"",
+        "*) echo >> \"$0.calls\"; echo \"[$(row 0 4 16)]\" | sed \"s/1.5, 2.5, 9.0/$(wc -l < \"$0.calls\").0/\"",
+    );
     std::fs::write(&peer, drifts).unwrap();
-    let unwritten = folder.path().join("record.json");
+    let file = folder.path().join("record.json");
     let twice = beside.iter().map(|arg| if *arg == "1" { "2" } else { arg }).collect::<Vec<_>>();
-    let output = lily(&twice).arg("--reps").arg("1").arg("--record").arg(&unwritten).output();
-    check_failure(&output, 1, "llama.cpp, decode at 16: 2.00, 4.00 (100.0 % apart)");
-    assert!(output.stderr.contains("refused, nothing was recorded") && !unwritten.exists(), "{output:?}");
+    let output = lily(&twice).arg("--reps").arg("1").arg("--json").arg("--record").arg(&file).output();
+    let words = "refused, the others hold";
+    // On a busy machine lily's own figures may drift too.
+    let drifted = "llama.cpp, decode at 16: 1.00, 2.00 (100.0 % apart)";
+    assert!(output.code == Some(1) && output.stderr.contains(drifted), "{output:?}");
+    if output.stderr.contains(words) {
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let lengths: Vec<_> = record["lengths"].as_array().unwrap().iter().map(|l| l["tokens"].clone()).collect();
+        assert_eq!(lengths, [8]);
+        assert!(record["refused"].as_array().unwrap().contains(&drifted.into()), "{record}");
+    } else {
+        assert!(output.stderr.contains("refused, nothing was recorded") && !file.exists(), "{output:?}");
+    }
 
     std::fs::write(&peer, "#!/bin/sh\necho unknown model architecture >&2; exit 1\n").unwrap();
     check_failure(&lily(&beside).output(), 1, "llama.cpp: it failed (exit status: 1):\nunknown model architecture");

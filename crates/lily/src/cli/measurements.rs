@@ -80,7 +80,7 @@ up to 4,096 tokens of it and a few steps are computed uncounted.")]
 pub struct BenchArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Runs of each in a round
+    /// Runs of each in a round; short ones are repeated for a second
     #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub reps: usize,
     /// Rounds; a record needs two

@@ -1,7 +1,7 @@
 //! What one engine measured in one process; and lily's own measuring.
 
 use super::spec::{Length, Spec};
-use super::{WARM_SECONDS, WARM_STEPS};
+use super::{FIGURE_SECONDS, WARM_SECONDS, WARM_STEPS};
 use crate::cli::BenchArgs;
 use crate::failure::Failure;
 use crate::hardware::{peak_resident_bytes, read_bandwidth};
@@ -87,9 +87,9 @@ impl Arm {
             for (what, wanted, runs) in
                 [("prefill of", length.prefill, &found.prefill), ("decode at", length.decode, &found.decode)]
             {
-                let count = if wanted { spec.reps } else { 0 };
-                if runs.len() != count {
-                    return Err(format!("{what} {}: expected {count} runs, found {}", length.tokens, runs.len()));
+                let (least, found) = (if wanted { spec.reps } else { 0 }, runs.len());
+                if found < least || found > 0 && !wanted {
+                    return Err(format!("{what} {}: expected {least} runs or more, found {found}", length.tokens));
                 }
                 if let Some(wrong) = runs.iter().find(|rate| !(rate.is_finite() && **rate > 0.0)) {
                     return Err(format!("{what} {}: expected rates above 0, found {wrong}", length.tokens));
@@ -172,15 +172,18 @@ fn at_length(
 ) -> Result<ArmLength, Failure> {
     let tokens = &spec.tokens[..length.tokens];
     let mut result = ArmLength { tokens: length.tokens, ..ArmLength::default() };
-    let (mut context, _) = Context::fill(engine, &tokens[..length.warm_up])?;
-    for _ in 0..if length.prefill { spec.reps } else { 1 } {
-        drop(context); // one context's memory at a time
-        let rate;
-        (context, rate) = Context::fill(engine, tokens)?;
-        if length.prefill {
-            result.prefill.push(rate);
-        }
-    }
+    let mut context = Some(Context::fill(engine, &tokens[..length.warm_up])?.0);
+    repeat(if length.prefill { spec.reps } else { 0 }, || {
+        context = None; // one context's memory at a time
+        let (filled, rate) = Context::fill(engine, tokens)?;
+        result.prefill.push(rate);
+        context = Some(filled);
+        Ok(())
+    })?;
+    let context = match context.filter(|_| length.prefill) {
+        Some(context) => context,
+        None => Context::fill(engine, tokens)?.0,
+    };
     if length.decode {
         decode(engine, args, &context, &mut result)?;
         let step = Step { position: (length.tokens + spec.decode / 2) as u32, window: 0 };
@@ -210,13 +213,23 @@ fn decode(engine: &mut Engine, args: &BenchArgs, context: &Context, result: &mut
     if args.sampled {
         context.decode(engine, WARM_STEPS, &sampled)?;
     }
-    for _ in 0..args.reps {
+    repeat(args.reps, || {
         let decoded = context.decode(engine, args.measure.decode, &greedy)?;
         result.decode.push(decoded.tokens_per_second);
         result.generated.push(decoded.tokens);
         if args.sampled {
             result.sampled.push(context.decode(engine, args.measure.decode, &sampled)?.tokens_per_second);
         }
+        Ok(())
+    })
+}
+
+/// Runs something so many times, if at all, and until it has taken as long as a figure must.
+fn repeat(reps: usize, mut run: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    let (start, mut done) = (Instant::now(), 0);
+    while reps > 0 && (done < reps || start.elapsed().as_secs_f64() < FIGURE_SECONDS) {
+        run()?;
+        done += 1;
     }
     Ok(())
 }

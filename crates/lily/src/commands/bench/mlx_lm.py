@@ -38,7 +38,9 @@ def measure(model, spec, length):
     warm, steps = spec["warm_steps"], spec["decode"]
     warm_up(model, spec, length)
     result = {"tokens": len(tokens), "prefill": [], "decode": [], "generated": []}
-    for _ in range(spec["reps"]):
+    start, runs = time.perf_counter(), 0
+    while runs < spec["reps"] or time.perf_counter() - start < spec["figure_seconds"]:
+        runs += 1
         # The first steps at a length may compile; they are left out.
         generated, times = generate(model, tokens, 1 + (warm + steps if length["decode"] else 0))
         if length["prefill"]:

@@ -23,9 +23,12 @@ pub struct Record {
     /// Tokens of a run of decoding.
     decode_tokens: usize,
     rounds: usize,
+    /// At least; `runs` has them all.
     runs_in_a_round: usize,
-    /// The greatest difference between medians of rounds, of all figures.
+    /// The greatest difference between medians of rounds, of all figures that are here.
     drift_percent: f64,
+    /// What was measured and is left out, because it drifted, in words; with it the other figures at its length.
+    refused: Vec<String>,
     #[serde(flatten)]
     process: Process,
     /// Bytes per second that all threads together read, or that a copy within the device's own memory reads and writes.
@@ -95,8 +98,8 @@ struct FirstToken {
 }
 
 impl Record {
-    /// The record of all rounds of all engines.
-    pub fn new(args: &BenchArgs, origin: Origin, engines: &Engines) -> Self {
+    /// The record of all rounds of all engines, of which figures were refused.
+    pub fn new(args: &BenchArgs, origin: Origin, engines: &Engines, refused: &[String]) -> Self {
         let lily = &engines[0];
         let bandwidth = rate(&rounds(lily, |arm| std::slice::from_ref(&arm.own.bandwidth))).map_or(0.0, |r| r.median);
         let peer = args.peer.as_ref().map(|peer| PeerOrigin::new(peer, args.peer_model.as_deref(), &engines[1]));
@@ -110,6 +113,7 @@ impl Record {
             rounds: args.rounds,
             runs_in_a_round: args.reps,
             drift_percent: greatest_drift_percent(engines),
+            refused: refused.to_vec(),
             process: Process::new(lily),
             bandwidth,
             peer,
@@ -195,7 +199,7 @@ fn digest(tokens: &[u32]) -> String {
 pub fn table(record: &Record) -> String {
     let mut text = record.origin.heading();
     text += &format!(
-        "chunks of {} tokens, {} tokens decoded; rounds {} (at most {:.1} % apart), runs {}\n{}; memory bandwidth {:.1} GB/s\n",
+        "chunks of {} tokens, {} tokens decoded; rounds {} (at most {:.1} % apart), runs {} or more\n{}; memory bandwidth {:.1} GB/s\n",
         record.chunk_tokens,
         record.decode_tokens,
         record.rounds,

@@ -5,6 +5,7 @@ use super::arm::{Arm, ArmLength};
 use super::{DRIFT_MAX_PERCENT, Engines};
 use crate::failure::Failure;
 use crate::measure::Rate;
+use std::collections::BTreeSet;
 
 /// Runs `count` rounds. Which engine comes first alternates; `measure` gets the engine's index and gives what it measured.
 ///
@@ -46,48 +47,74 @@ pub fn drift_percent(rounds: &Rounds) -> f64 {
     if most > 0.0 { 100.0 * (most / least - 1.0) } else { 0.0 }
 }
 
-/// Every figure of an engine, with its name.
-fn figures(arms: &[Arm]) -> Vec<(String, Rounds)> {
+/// Every figure of an engine, with its name and the index of its length; the last one has none.
+fn figures(arms: &[Arm]) -> Vec<(String, Option<usize>, Rounds)> {
     let mut all = Vec::new();
     for (i, length) in arms[0].lengths.iter().enumerate() {
         let tokens = length.tokens;
-        let pick = |pick: &dyn Fn(&ArmLength) -> &[f64]| rounds(arms, |arm| pick(&arm.lengths[i]));
-        all.push((format!("prefill of {tokens}"), pick(&|length| &length.prefill)));
-        all.push((format!("decode at {tokens}"), pick(&|length| &length.decode)));
-        all.push((format!("sampled decode at {tokens}"), pick(&|length| &length.sampled)));
+        let mut add = |name: String, pick: &dyn Fn(&ArmLength) -> &[f64]| {
+            all.push((name, Some(i), rounds(arms, |arm| pick(&arm.lengths[i]))));
+        };
+        add(format!("prefill of {tokens}"), &|length| &length.prefill);
+        add(format!("decode at {tokens}"), &|length| &length.decode);
+        add(format!("sampled decode at {tokens}"), &|length| &length.sampled);
         for (j, (sessions, _)) in length.batch.iter().enumerate() {
-            all.push((format!("decode of {sessions} sessions at {tokens}"), pick(&|length| &length.batch[j].1)));
+            add(format!("decode of {sessions} sessions at {tokens}"), &|length| &length.batch[j].1);
         }
     }
-    all.push(("milliseconds to the first token".to_owned(), rounds(arms, |arm| &arm.own.first_token)));
+    all.push(("milliseconds to the first token".to_owned(), None, rounds(arms, |arm| &arm.own.first_token)));
     all
 }
 
 /// The greatest drift of all figures, in percent.
 pub fn greatest_drift_percent(engines: &Engines) -> f64 {
     let all = engines.iter().flat_map(|arms| figures(arms));
-    all.map(|(_, rounds)| drift_percent(&rounds)).fold(0.0, f64::max)
+    all.map(|(_, _, rounds)| drift_percent(&rounds)).fold(0.0, f64::max)
 }
 
-/// Refuses figures that drifted from round to round, and greedy tokens of lily, the first engine, that are not always the
-/// same.
-///
-/// # Errors
-/// With every figure that drifted, by how much, and what to do.
-pub fn check(names: &[&str], engines: &Engines) -> Result<(), Failure> {
-    let mut drifted = Vec::new();
-    for (name, arms) in names.iter().zip(engines) {
-        for (figure, rounds) in figures(arms) {
+/// Leaves out every length at which a figure of any engine drifted from round to round, and the time to the first token if
+/// that did. Gives what holds, and a line for each figure that drifted.
+pub fn sift(names: &[&str], mut engines: Engines) -> (Engines, Vec<String>) {
+    let (mut lines, mut lengths, mut first_token) = (Vec::new(), BTreeSet::new(), false);
+    for (name, arms) in names.iter().zip(&engines) {
+        for (figure, length, rounds) in figures(arms) {
             let drift = drift_percent(&rounds);
             if drift > DRIFT_MAX_PERCENT {
                 let medians = rounds.iter().map(|runs| format!("{:.2}", Rate::new(runs.clone()).median));
                 let medians = medians.collect::<Vec<_>>().join(", ");
-                drifted.push(format!("  {name}, {figure}: {medians} ({drift:.1} % apart)"));
+                lines.push(format!("{name}, {figure}: {medians} ({drift:.1} % apart)"));
+                lengths.extend(length);
+                first_token |= length.is_none();
             }
         }
     }
-    for (i, length) in engines[0][0].lengths.iter().enumerate() {
-        let mut runs = engines[0].iter().flat_map(|arm| &arm.lengths[i].generated);
+    for arm in engines.iter_mut().flatten() {
+        let mut index = 0..;
+        arm.lengths.retain(|_| index.next().is_none_or(|i| !lengths.contains(&i)));
+        if first_token {
+            arm.own.first_token.clear();
+        }
+    }
+    (engines, lines)
+}
+
+/// The failure of figures that drifted, with `rest`, which says what of the others.
+pub fn refusal(drifted: &[String], rest: &str) -> Failure {
+    Failure::other(format_args!(
+        "refused, {rest}: medians of the rounds are more than {DRIFT_MAX_PERCENT} % apart:\n  {}\nclose other programs, let \
+         the machine cool down and run it again; with more --reps rounds are steadier, and --rounds 1 shows figures of this \
+         moment, without a record",
+        drifted.join("\n  ")
+    ))
+}
+
+/// Refuses greedy tokens of lily that are not always the same.
+///
+/// # Errors
+/// With the first place.
+pub fn check_tokens(lily: &[Arm]) -> Result<(), Failure> {
+    for (i, length) in lily[0].lengths.iter().enumerate() {
+        let mut runs = lily.iter().flat_map(|arm| &arm.lengths[i].generated);
         if let Some(first) = runs.next()
             && let Some(other) = runs.find(|tokens| *tokens != first)
         {
@@ -100,15 +127,7 @@ pub fn check(names: &[&str], engines: &Engines) -> Result<(), Failure> {
             )));
         }
     }
-    if drifted.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::other(format_args!(
-        "refused, nothing was recorded: medians of the rounds are more than {DRIFT_MAX_PERCENT} % apart:\n{}\nclose other \
-         programs, let the machine cool down and run it again; with more --reps rounds are steadier, and --rounds 1 shows \
-         figures of this moment, without a record",
-        drifted.join("\n")
-    )))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -156,29 +175,37 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_drift_are_refused_by_name() {
+    fn lengths_that_drift_are_left_out_by_name() {
+        let names = ["lily", "mlx-lm"];
         let steady = vec![arm(100.0, &[50.0], &[1]), arm(102.0, &[49.5], &[1])];
-        assert!(check(&["lily"], &vec![steady.clone()]).is_ok());
-        assert!((greatest_drift_percent(&vec![steady.clone()]) - 2.0).abs() < 1e-9);
-        let unsteady = vec![arm(100.0, &[50.0], &[7]), arm(96.9, &[48.0], &[8])];
-        let failure = check(&["lily", "mlx-lm"], &vec![steady, unsteady]).unwrap_err();
-        for part in
-            ["mlx-lm, prefill of 64: 100.00, 96.90 (3.2 % apart)", "mlx-lm, decode at 64", "nothing was recorded"]
-        {
-            assert!(failure.message().contains(part), "{part:?} is not in {failure:?}");
+        let (kept, drifted) = sift(&names, vec![steady.clone()]);
+        assert_eq!((kept[0][1].lengths.len(), drifted.len()), (1, 0));
+        assert!((greatest_drift_percent(&kept) - 2.0).abs() < 1e-9);
+        // The second of two lengths drifts in the peer.
+        let two = |arm: &Arm, prefill: f64| {
+            let other = ArmLength { tokens: 128, prefill: vec![prefill], ..ArmLength::default() };
+            Arm { lengths: vec![arm.lengths[0].clone(), other], ..arm.clone() }
+        };
+        let lily = vec![two(&steady[0], 10.0), two(&steady[1], 10.1)];
+        let peer = vec![two(&steady[0], 10.0), two(&steady[1], 9.69)];
+        let (kept, drifted) = sift(&names, vec![lily, peer]);
+        assert_eq!(drifted, ["mlx-lm, prefill of 128: 10.00, 9.69 (3.2 % apart)"]);
+        for arm in kept.iter().flatten() {
+            assert_eq!(arm.lengths.iter().map(|length| length.tokens).collect::<Vec<_>>(), [64]);
         }
-        assert!(!failure.message().contains("lily, "), "{failure:?}");
+        let failure = refusal(&drifted, "the others hold");
+        assert!(failure.message().contains("refused, the others hold") && failure.message().contains("prefill of 128"));
     }
 
     #[test]
-    fn other_tokens_of_lily_are_refused_and_those_of_a_peer_are_its_own_business() {
+    fn other_tokens_of_lily_are_refused() {
         let rounds = |tokens: &[u32]| vec![arm(1.0, &[1.0, 1.0], &[5, 6, 7]), arm(1.0, &[1.0], tokens)];
-        let failure = check(&["lily", "mlx-lm"], &vec![rounds(&[5, 6, 8]), rounds(&[5, 6, 7])]).unwrap_err();
+        let failure = check_tokens(&rounds(&[5, 6, 8])).unwrap_err();
         assert!(
             failure.message().contains("decoding at 64") && failure.message().contains("from token 3"),
             "{failure:?}"
         );
-        assert!(check(&["lily", "mlx-lm"], &vec![rounds(&[5, 6, 7]), rounds(&[5, 6, 8])]).is_ok());
+        assert!(check_tokens(&rounds(&[5, 6, 7])).is_ok());
     }
 
     #[test]
@@ -188,7 +215,8 @@ mod tests {
             arm.own.first_token = vec![milliseconds];
             arm
         };
-        let failure = check(&["lily"], &vec![vec![timed(10.0), timed(11.0)]]).unwrap_err();
-        assert!(failure.message().contains("first token: 10.00, 11.00"), "{failure:?}");
+        let (kept, drifted) = sift(&["lily"], vec![vec![timed(10.0), timed(11.0)]]);
+        assert!(drifted[0].contains("first token: 10.00, 11.00"), "{drifted:?}");
+        assert!(kept[0].iter().all(|arm| arm.own.first_token.is_empty() && arm.lengths.len() == 1));
     }
 }

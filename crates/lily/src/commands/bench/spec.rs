@@ -29,7 +29,7 @@ pub struct Spec {
     pub tokens: Vec<u32>,
     /// Tokens to decode.
     pub decode: usize,
-    /// Runs of each.
+    /// Runs of each, at least.
     pub reps: usize,
     /// Threads on a CPU, where somebody chose.
     pub threads: Option<usize>,
