@@ -119,8 +119,6 @@ pub struct Source {
     pub step_ms: f64,
     pub guessed: usize,
     pub accepted: usize,
-    pub generated: usize,
-    pub agreeing: usize,
 }
 
 /// What `lily kernels` writes.

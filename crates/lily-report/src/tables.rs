@@ -169,15 +169,15 @@ fn chunks(machine: &Machine) -> Option<String> {
 /// Steps that check guesses beside plain ones.
 fn speculation(machine: &Machine) -> Option<String> {
     let mut table = String::from(
-        "| Tokens of a step | Context | Guesses | Guesses that were right | Tokens/s | Plain | Effect | Pairs | A step, ms | A plain step | Tokens that are plain decoding's |\n\
-         |---:|---:|---|---:|---:|---:|---:|---|---:|---:|---:|\n",
+        "| Tokens of a step | Context | Guesses | Guesses that were right | Tokens/s | Plain | Effect | Pairs | A step, ms | A plain step |\n\
+         |---:|---:|---|---:|---:|---:|---:|---|---:|---:|\n",
     );
     let measured = machine.ablations.iter().flat_map(|ablation| &ablation.speculation);
     let mut ends = String::new();
     for s in measured {
         for source in &s.sources {
             table += &format!(
-                "| {} | {} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {} of {} |\n",
+                "| {} | {} | {} | {} | {} | {} | {} | {:.3} | {:.3} |\n",
                 s.rows,
                 grouped(s.tokens as f64),
                 source.guesses,
@@ -186,9 +186,7 @@ fn speculation(machine: &Machine) -> Option<String> {
                 number(source.without.median),
                 in_pairs(&source.percent),
                 source.step_ms,
-                s.plain_step_ms,
-                source.agreeing,
-                source.generated
+                s.plain_step_ms
             );
         }
         let needed = s.break_even.map_or("no share of right guesses is enough".to_owned(), |share| {
@@ -299,13 +297,12 @@ mod tests {
             r#"{{"commit": "c", "device": "d", "checkpoint": "m", "chunk_tokens": 2048, "effects": [
             {{"mechanism": "chunks-of-256", "phase": "prefill", "tokens": 8192, "with": {rate}, "without": {rate}, "percent": {rate}}}],
             "speculation": [{{"rows": 3, "tokens": 4096, "plain_step_ms": 1.5, "break_even": 0.75, "sources": [{{"guesses": "look-up",
-            "with": {rate}, "without": {rate}, "percent": {rate}, "step_ms": 2.25, "guessed": 9, "accepted": 4, "generated": 64,
-            "agreeing": 63}}]}}]}}"#
+            "with": {rate}, "without": {rate}, "percent": {rate}, "step_ms": 2.25, "guessed": 9, "accepted": 4}}]}}]}}"#
         );
         let filled = fill(text, &[machine(&record)], &[]).unwrap();
         for row in [
             "| 256 | 8K | 90.5 | 2K | 90.5 | +90.5 % | +1.0 to +99.0 % |\n",
-            "| 3 | 4,096 | look-up | 4 of 9 | 90.5 | 90.5 | +90.5 % | +1.0 to +99.0 % | 2.250 | 1.500 | 63 of 64 |\n",
+            "| 3 | 4,096 | look-up | 4 of 9 | 90.5 | 90.5 | +90.5 % | +1.0 to +99.0 % | 2.250 | 1.500 |\n",
             "- 3 tokens a step at 4,096: from 75 % right guesses on it gains.\n",
         ] {
             assert!(filled.contains(row), "{filled}");

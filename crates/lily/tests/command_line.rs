@@ -252,7 +252,7 @@ fn guesses_are_measured_beside_plain_steps() {
     assert_eq!(rows, [(2, 24), (3, 24)]);
     for source in measured.iter().flat_map(|s| s["sources"].as_array().unwrap()) {
         let count = |name: &str| source[name].as_u64().unwrap();
-        assert!(count("generated") > 12 && count("agreeing") == count("generated"), "{source}");
+        assert!(count("generated") > 12, "{source}");
         match source["guesses"].as_str().unwrap() {
             "all-right" => assert!(count("guessed") > 0 && count("accepted") == count("guessed"), "{source}"),
             "none-right" => assert!(count("guessed") > 0 && count("accepted") == 0, "{source}"),

@@ -44,9 +44,8 @@ pub struct Source {
     /// Guesses of a run, and those of them that were right.
     pub guessed: usize,
     pub accepted: usize,
-    /// Tokens of a run, and those of them that are plain decoding's.
+    /// Tokens of a run.
     pub generated: usize,
-    pub agreeing: usize,
 }
 
 /// The sources of guesses.
@@ -55,7 +54,7 @@ const SOURCES: [&str; 3] = ["look-up", "all-right", "none-right"];
 /// Measures everything that is asked for, on an engine whose decode steps are long enough.
 ///
 /// # Errors
-/// If they are not, or the device fails.
+/// If they are not, if guesses change what is chosen, or if the device fails.
 pub fn measure(engine: &mut Engine, args: &AblateArgs) -> Result<Vec<Speculation>, Failure> {
     engine.switch(engine.own_mechanisms());
     let most = engine.model().verify_rows_max();
@@ -100,8 +99,12 @@ impl At<'_> {
             if !guessing {
                 return Ok(self.context.decode(engine, count, &greedy)?.tokens_per_second);
             }
-            runs.push(self.context.decode_guessing(engine, count, &mut |text, done| self.guesses(source, text, done))?);
-            Ok(runs[runs.len() - 1].tokens_per_second())
+            let run =
+                self.context.decode_guessing(engine, count, &mut |text, done| self.guesses(source, text, done))?;
+            check_run(self.rows, source, &run.tokens, self.text)?;
+            let tokens_per_second = run.tokens_per_second();
+            runs.push(run);
+            Ok(tokens_per_second)
         })?;
         let percent = with.iter().zip(&without).map(|(with, without)| 100.0 * (with / without - 1.0)).collect();
         // The first is that of the pair that is not counted.
@@ -116,7 +119,6 @@ impl At<'_> {
             guessed: last.guessed,
             accepted: last.accepted,
             generated: last.tokens.len(),
-            agreeing: last.tokens.iter().zip(self.text).filter(|(a, b)| a == b).count(),
         })
     }
 
@@ -130,6 +132,21 @@ impl At<'_> {
             _ => right.iter().map(|token| u32::from(*token == 0)).collect(),
         }
     }
+}
+
+/// Refuses a run that did not choose what plain decoding does, which is `text`.
+fn check_run(rows: usize, source: &str, tokens: &[u32], text: &[u32]) -> Result<(), Failure> {
+    let same = tokens.iter().zip(text).take_while(|(a, b)| a == b).count();
+    if same == tokens.len() {
+        return Ok(());
+    }
+    Err(Failure::other(format_args!(
+        "--speculation {rows}: with {source} guesses, token {} is {} and not {} as in plain decoding; guesses must change \
+         nothing, so this is a bug of lily: please report it with this machine's name",
+        same + 1,
+        tokens[same],
+        text[same]
+    )))
 }
 
 /// At most so many tokens that followed where the text's last three tokens, or its last two, were last before.
@@ -151,13 +168,13 @@ fn break_even(rows: usize, plain_ms: f64, all_right_ms: f64, none_right_ms: f64)
 /// A table for people.
 pub fn table(measured: &[Speculation]) -> String {
     let mut text = format!(
-        "\n{:<28} {:>10} {:>10} {:>10} {:>20} {:>9} {:>9} {:>12} {:>10}\n",
-        "tokens/s", "with", "without", "effect", "min..max", "step, ms", "plain, ms", "right", "agreeing"
+        "\n{:<28} {:>10} {:>10} {:>10} {:>20} {:>9} {:>9} {:>12}\n",
+        "tokens/s", "with", "without", "effect", "min..max", "step, ms", "plain, ms", "right"
     );
     for s in measured {
         for source in &s.sources {
             text += &format!(
-                "{:<28} {:>10.1} {:>10.1} {:>+8.1} % {:>20} {:>9.3} {:>9.3} {:>12} {:>10}\n",
+                "{:<28} {:>10.1} {:>10.1} {:>+8.1} % {:>20} {:>9.3} {:>9.3} {:>12}\n",
                 format!("{} at {}, {}", s.rows, s.tokens, source.guesses),
                 source.with.median,
                 source.without.median,
@@ -166,7 +183,6 @@ pub fn table(measured: &[Speculation]) -> String {
                 source.step_ms,
                 s.plain_step_ms,
                 format!("{} of {}", source.accepted, source.guessed),
-                format!("{}/{}", source.agreeing, source.generated),
             );
         }
         text += &match s.break_even {
@@ -180,6 +196,16 @@ pub fn table(measured: &[Speculation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_that_choose_other_tokens_are_refused() {
+        let check = |tokens: &[u32]| check_run(3, "look-up", tokens, &[5, 6, 7, 8]);
+        assert!(check(&[5, 6, 7]).is_ok());
+        let failure = check(&[5, 9, 7]).unwrap_err();
+        for part in ["--speculation 3", "look-up", "token 2 is 9 and not 6", "please report"] {
+            assert!(failure.message().contains(part), "{failure:?}");
+        }
+    }
 
     #[test]
     fn look_up_proposes_what_followed_last() {
