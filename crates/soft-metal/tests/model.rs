@@ -8,7 +8,7 @@ use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::kernel::codegen::contracts;
 use lily_engine::plan::Home;
 use safetensors::SafeTensors;
-use soft_metal::kernels::{self, Variant};
+use soft_metal::kernels::{self, Text, Variant};
 use soft_metal::{Mode, Order, Settings, SoftMetal};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -114,8 +114,11 @@ fn no_order_of_lanes_or_dispatches_changes_a_bit() {
 #[test]
 fn a_model_has_no_races() {
     let tokens = &wanted().0[..4];
-    let races = SoftMetal { variant: Variant { mode: Mode::Races, ..Variant::PLAIN }, ..plain(Order::Forward) };
-    assert_eq!(decoded(races, tokens), decoded(plain(Order::Forward), tokens));
+    for text in [Text::Metal, Text::Nvidia] {
+        let [watched, plain] = [Mode::Races, Mode::Plain]
+            .map(|mode| SoftMetal { variant: Variant { mode, text }, ..plain(Order::Forward) });
+        assert_eq!(decoded(watched, tokens), decoded(plain, tokens), "{text:?}");
+    }
 }
 
 #[test]

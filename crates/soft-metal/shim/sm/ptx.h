@@ -59,7 +59,7 @@ SM_OUTLINE void gather_rows(TwoRows& rows, const FourWords* slots, uint lane) {
 SM_INLINE void add_four(thread float* sums, const TwoRows& left, const float (&right)[2][16]) {
     for (int i = 0; i < 4; i++) {
         float sum = 0.0f;
-        for (int k = 0; k < 16; k++) sum += left.values[i / 2][k] * right[i % 2][k];
+        for (int k = 0; k < 16; k++) sum = __builtin_fmaf(left.values[i / 2][k], right[i % 2][k], sum);
         sums[i] += sum;
     }
 }
