@@ -52,7 +52,9 @@ impl Host {
     /// What it shows when they pass.
     fn shows(self) -> &'static str {
         match self {
-            Host::SoftMetal => "conformance in three lane orders, races, whole models; clang, x86-64",
+            Host::SoftMetal => {
+                "conformance in three lane orders, races, whole models, and the same of the text of NVIDIA's GPUs; clang, x86-64"
+            }
             Host::Metal => "conformance on the GPU, compiled by the system",
             Host::Cuda => "conformance and lily-nano on the GPU; clang, PTX",
         }

@@ -290,7 +290,12 @@ fn launch(queue: &Queue, dispatch: &Dispatch) -> Result<(), String> {
     let bindings: Vec<Binding<'_>> = buffers
         .iter()
         .zip(&recorded.buffers)
-        .map(|(buffer, bound)| Binding { buffer, offset: bound.offset, bytes: length(bound, &recorded.buffers) })
+        .map(|(buffer, bound)| Binding {
+            buffer,
+            offset: bound.offset,
+            bytes: length(bound, &recorded.buffers),
+            early: false,
+        })
         .collect();
     let launch = Launch {
         kernel: &recorded.kernel,
