@@ -13,6 +13,9 @@ typedef struct {
     void* wait_copies;
     void* any_at_barrier;
     void* wait_for_inputs;
+    void* start_product;
+    void* end_products;
+    void* wait_products;
 } SmRuntime;
 
 __attribute__((visibility("hidden"))) SmRuntime sm_runtime;
@@ -41,6 +44,9 @@ SM_ENTRY(sm_end_copies, "48", "rdi")
 SM_ENTRY(sm_wait_copies, "56", "rsi")
 SM_ENTRY(sm_any_at_barrier, "64", "rcx")
 SM_ENTRY(sm_wait_for_inputs, "72", "rdi")
+SM_ENTRY(sm_start_product, "80", "rcx")
+SM_ENTRY(sm_end_products, "88", "rdi")
+SM_ENTRY(sm_wait_products, "96", "rsi")
 
 #if defined(SM_RACES)
 // kind: 0 read, 1 write, 2 atomic.

@@ -61,7 +61,13 @@ pub struct Runtime {
     pub wait_copies: unsafe extern "C" fn(under_way: u32),
     pub any_at_barrier: unsafe extern "C" fn(id: u32, threads: u32, says: u32, site: usize) -> u32,
     pub wait_for_inputs: unsafe extern "C" fn(),
+    pub start_product: unsafe extern "C" fn(run: RunProduct, operands: *const u64, bytes: u32),
+    pub end_products: unsafe extern "C" fn(),
+    pub wait_products: unsafe extern "C" fn(under_way: u32),
 }
+
+/// What does a product, in its library.
+pub type RunProduct = unsafe extern "C" fn(operands: *const u64);
 
 /// A kernel's entry in its library.
 pub type Entry = unsafe extern "C" fn(*const Thread);

@@ -1,14 +1,16 @@
 //! What kernels call: meetings, barriers, and the accesses of instrumented code. And how a fiber begins and ends.
 
-use crate::abi::{Meeting, SLOT_BYTES};
+use crate::abi::{Meeting, RunProduct, SLOT_BYTES};
 use crate::fiber::{resume, switch};
 use crate::race::{Actor, Kind, Verdict};
-use crate::simdgroup::{Copy, Group, Lane, State};
+use crate::simdgroup::{Copy, Group, Lane, Product, State};
 use crate::worker::{BARRIERS, Halt, Order, Party, Worker, current};
 use std::ptr::{addr_of_mut, null};
 
 /// What instrumented code calls a write.
 const WRITE: u32 = 1;
+/// Most sums that a lane has of a product.
+const SUMS_MAX: usize = 128;
 
 /// What every fiber starts with.
 ///
@@ -22,6 +24,9 @@ pub unsafe extern "C" fn fiber() -> ! {
         if let Some(entry) = (*worker).entry {
             entry(&raw const (*lane).thread);
         }
+        // What nobody has waited for may come as late as this.
+        (*lane).copies.end();
+        wait_copies(0);
         let (worker, group) = (current(), (*current()).group);
         let bit = 1 << (*lane).thread.lane;
         (*lane).state = State::Returned;
@@ -155,11 +160,19 @@ pub unsafe extern "C" fn copy_16(to: *mut [u8; 16], value: *const [u8; 16], site
         if (*worker).order == Order::Forward {
             return finish(copy);
         }
-        let copies = &mut (*(*worker).lane).copies;
-        if copies.is_empty() {
-            copies.push_back(Vec::new());
+        // It may come as early as now.
+        watch(&copy);
+        (*(*worker).lane).copies.start(copy);
+    }
+}
+
+/// Takes note of what a copy writes.
+unsafe fn watch(copy: &Copy) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        if (*current()).checker.is_some() {
+            access(copy.to as usize, size_of_val(&copy.value), WRITE, copy.site);
         }
-        copies.back_mut().expect("just pushed").push(copy);
     }
 }
 
@@ -167,9 +180,7 @@ pub unsafe extern "C" fn copy_16(to: *mut [u8; 16], value: *const [u8; 16], site
 unsafe fn finish(copy: Copy) {
     // SAFETY: the kernel gave the address; one outside of threadgroup memory is a fault like any other of the kernel.
     unsafe {
-        if (*current()).checker.is_some() {
-            access(copy.to as usize, size_of_val(&copy.value), WRITE, copy.site);
-        }
+        watch(&copy);
         copy.to.write_unaligned(copy.value);
     }
 }
@@ -180,13 +191,7 @@ unsafe fn finish(copy: Copy) {
 /// As for [`meet`].
 pub unsafe extern "C" fn end_copies() {
     // SAFETY: called from a fiber of the current worker.
-    unsafe {
-        let copies = &mut (*(*current()).lane).copies;
-        if copies.is_empty() {
-            copies.push_back(Vec::new());
-        }
-        copies.push_back(Vec::new());
-    }
+    unsafe { (*(*current()).lane).copies.end() };
 }
 
 /// Entry of the run time: all batches but so many are there.
@@ -197,11 +202,78 @@ pub unsafe extern "C" fn wait_copies(under_way: u32) {
     // SAFETY: called from a fiber of the current worker.
     unsafe {
         let lane = (*current()).lane;
-        // The last one has not ended.
-        while (*lane).copies.len() > under_way as usize + 1 {
-            let batch = (*lane).copies.pop_front().expect("not empty");
+        while let Some(batch) = (*lane).copies.among((*lane).copies.ended.saturating_sub(under_way)) {
             batch.into_iter().for_each(|copy| finish(copy));
         }
+    }
+}
+
+/// Entry of the run time: a product is done, at once or only when it is waited for; right kernels do not care. Copies that come at
+/// once meet products that come late in one order, and the other way round in another. The first operand is a pointer to what
+/// the product adds to.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn start_product(run: RunProduct, operands: *const u64, bytes: u32) {
+    // SAFETY: called from a fiber of the current worker; what the operands point to stays until they are waited for.
+    unsafe {
+        let worker = current();
+        if (*worker).order == Order::Reverse {
+            return run(operands);
+        }
+        let mut own = std::slice::from_raw_parts(operands, bytes as usize / size_of::<u64>()).to_vec();
+        if (*worker).checker.is_some() {
+            // What it reads may be read as early as now.
+            let mut sums = [0.0_f32; SUMS_MAX];
+            let to = std::mem::replace(&mut own[0], sums.as_mut_ptr() as u64);
+            run(own.as_ptr());
+            own[0] = to;
+        }
+        (*(*worker).lane).products.start(Product { run, operands: own });
+    }
+}
+
+/// Entry of the run time: the products so far are a batch.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn end_products() {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe {
+        (*(*current()).lane).products.end();
+        do_products(0);
+    }
+}
+
+/// Entry of the run time: all batches but so many have ended.
+///
+/// # Safety
+/// As for [`meet`].
+pub unsafe extern "C" fn wait_products(under_way: u32) {
+    // SAFETY: called from a fiber of the current worker.
+    unsafe { do_products((*(*current()).lane).products.ended.saturating_sub(under_way)) };
+}
+
+/// Does the first so many batches of products, and those that were done before. Four SIMD-groups do them together: what one has
+/// waited for is done for all.
+unsafe fn do_products(first: u32) {
+    // SAFETY: called from a fiber of the current worker; operands are what the kernel started a product with, and what they point to
+    // stays until the thread has waited.
+    unsafe {
+        let worker = current();
+        let (four, groups) = (&mut *worker).product_groups();
+        let mut due = Vec::new();
+        let first = first.max((&(*worker).products_done)[four]);
+        for lane in groups.iter_mut().flat_map(|group| &mut group.lanes) {
+            while let Some(batch) = lane.products.among(first) {
+                due.extend(batch);
+            }
+        }
+        (&mut (*worker).products_done)[four] = first;
+        // Who reads now, and after which barriers, says nothing: the reads were taken note of when the product was started.
+        let checker = (*worker).checker.take();
+        due.into_iter().for_each(|product| (product.run)(product.operands.as_ptr()));
+        (*worker).checker = checker;
     }
 }
 

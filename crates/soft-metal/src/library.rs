@@ -133,6 +133,9 @@ impl Library {
             wait_copies: entries::wait_copies,
             any_at_barrier: entries::any_at_barrier,
             wait_for_inputs: entries::wait_for_inputs,
+            start_product: entries::start_product,
+            end_products: entries::end_products,
+            wait_products: entries::wait_products,
         };
         // SAFETY: the symbols have these types: see support.c and the rewriter's generated text.
         let (init, set_constant) = unsafe {

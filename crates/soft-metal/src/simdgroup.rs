@@ -1,6 +1,6 @@
-//! The lanes of a SIMD-group and their meetings.
+//! The lanes of a SIMD-group: their meetings, and what each has under way.
 
-use crate::abi::{Area, LANES, Thread};
+use crate::abi::{Area, LANES, RunProduct, Thread};
 use std::collections::VecDeque;
 use std::ptr::{null, null_mut};
 
@@ -26,6 +26,42 @@ pub struct Copy {
     pub site: usize,
 }
 
+/// A product that a lane does when it waits for it.
+pub struct Product {
+    pub run: RunProduct,
+    pub operands: Vec<u64>,
+}
+
+/// What a lane has under way, by batches, of which the last one grows.
+pub struct Batches<T> {
+    whole: VecDeque<Vec<T>>,
+    last: Vec<T>,
+    /// How many have become whole since the kernel started.
+    pub ended: u32,
+}
+
+impl<T> Batches<T> {
+    pub fn new() -> Self {
+        Self { whole: VecDeque::new(), last: Vec::new(), ended: 0 }
+    }
+
+    /// One more of the last batch.
+    pub fn start(&mut self, one: T) {
+        self.last.push(one);
+    }
+
+    /// The last batch is whole.
+    pub fn end(&mut self) {
+        self.whole.push_back(std::mem::take(&mut self.last));
+        self.ended += 1;
+    }
+
+    /// Takes out the oldest batch if it is whole and one of the first so many.
+    pub fn among(&mut self, first: u32) -> Option<Vec<T>> {
+        (self.ended - (self.whole.len() as u32) < first).then(|| self.whole.pop_front()).flatten()
+    }
+}
+
 /// One lane.
 pub struct Lane {
     pub stack: *mut u8,
@@ -35,8 +71,8 @@ pub struct Lane {
     pub meetings: u32,
     pub state: State,
     pub thread: Thread,
-    /// Copies under way, by batches, of which the last one grows.
-    pub copies: VecDeque<Vec<Copy>>,
+    pub copies: Batches<Copy>,
+    pub products: Batches<Product>,
     /// Whether it may touch what launches before this one write.
     pub waited: bool,
     /// What it was told at the last barrier of some threads.
@@ -83,7 +119,8 @@ impl Group {
             meetings: 0,
             state: State::Returned,
             thread,
-            copies: VecDeque::new(),
+            copies: Batches::new(),
+            products: Batches::new(),
             waited: false,
             told: false,
         };

@@ -9,7 +9,7 @@ use crate::entries::fiber;
 use crate::fiber::{Stacks, switch};
 use crate::memory::{PAGE, Region};
 use crate::race::{Checker, Conflict, Kind, Place};
-use crate::simdgroup::{Group, Lane, State};
+use crate::simdgroup::{Batches, Group, Lane, State};
 use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -130,6 +130,8 @@ pub struct Worker {
     pub(crate) barrier_flags: u32,
     /// Barriers that some threads wait at.
     pub(crate) parties: [Party; BARRIERS],
+    /// Batches of products that every four SIMD-groups have done.
+    pub(crate) products_done: [u32; THREADS_MAX / LANES / 4],
     /// Barriers of the threadgroup that order device memory, and threadgroup memory.
     pub(crate) epochs: [u32; 2],
     /// Watches the accesses of instrumented kernels.
@@ -178,6 +180,7 @@ impl Worker {
             linear: 0,
             barrier_flags: 0,
             parties: [Party::default(); BARRIERS],
+            products_done: [0; _],
             epochs: [0; 2],
             checker: None,
             counts: Counts::default(),
@@ -264,6 +267,7 @@ impl Worker {
         self.linear = position[0] + size[0] * (position[1] + size[1] * position[2]);
         self.epochs = [0; 2];
         self.parties = [Party::default(); BARRIERS];
+        self.products_done = [0; _];
         let before = CURRENT.replace(self);
         // SAFETY: the caller vouches for the kernel's memory.
         let result = unsafe { schedule(self) };
@@ -286,7 +290,8 @@ impl Worker {
                 let index = g * LANES + i;
                 lane.state = State::Runnable;
                 lane.meetings = 0;
-                lane.copies.clear();
+                lane.copies = Batches::new();
+                lane.products = Batches::new();
                 lane.waited = self.machine == Machine::Apple;
                 // SAFETY: `begin` has opened this many stacks, and none is in use between threadgroups.
                 lane.stack = unsafe { self.stacks.prepare(index, fiber) };
@@ -303,6 +308,14 @@ impl Worker {
                 };
             }
         }
+    }
+
+    /// The SIMD-groups of the current lane, which does products together with those of three others.
+    pub(crate) fn product_groups(&mut self) -> (usize, &mut [Box<Group>]) {
+        // SAFETY: called from a fiber, whose lane is the current one.
+        let four = unsafe { (*self.lane).thread.simdgroup } as usize / 4;
+        let end = self.groups.len().min(4 * four + 4);
+        (four, &mut self.groups[4 * four..end])
     }
 
     /// Lets those at a barrier of some threads go on, and tells them whether any of them said yes.

@@ -112,6 +112,34 @@ kernel void copies(device const uint4* x [[buffer(0)]],
     y[32 + i] = line[32 + i];
 }
 
+// A product in two batches, of which as many are waited for as leave no more than are `under_way`.
+kernel void late_products(device const bfloat* x [[buffer(0)]],
+                          device float* out [[buffer(1)]],
+                          constant uint& under_way [[buffer(2)]],
+                          uint index [[thread_index_in_threadgroup]]) {
+    threadgroup uint4 right[128 * 8];
+    wait_for_inputs();
+    stage(x, (threadgroup uchar*)right, index);
+    ptx::wait_copies<0>();
+    ptx::share_with_products();
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    float first[8], second[8];
+    for (int i = 0; i < 8; i++) first[i] = second[i] = 0.5f;
+    ptx::begin_products();
+    ptx::Products<16>::add(first, ones, ptx::swizzled_rows(right));
+    ptx::end_products();
+    ptx::Products<16>::add(second, ones, ptx::swizzled_rows(right));
+    ptx::end_products();
+    if (under_way == 0) ptx::wait_products<0>();
+    if (under_way == 1) ptx::wait_products<1>();
+    out[2 * index] = first[0];
+    out[2 * index + 1] = second[0];
+    // What one SIMD-group of four waits for is done for all of them.
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    ptx::wait_products<0>();
+}
+
 // Each half of the threads asks itself whether one of it has a number that is not 0.
 kernel void ask(device const uint* x [[buffer(0)]],
                 device uint* y [[buffer(1)]],

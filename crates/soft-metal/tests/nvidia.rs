@@ -142,6 +142,24 @@ fn copies_are_there_when_they_have_been_waited_for() {
 }
 
 #[test]
+fn products_are_done_when_they_have_been_waited_for() {
+    let x = buffer(&bf16::ONE.to_le_bytes().repeat(128 * 64));
+    for (library, order) in [&LIBRARY, &WATCHED].into_iter().flat_map(|library| ORDERS.map(|order| (library, order))) {
+        // Batches that may still be under way, and how much of them is done.
+        for (under_way, first, second) in [(0_u32, true, true), (1, true, false), (2, false, false)] {
+            let y = Buffer::new(4 * 256).unwrap();
+            run(library, order, "late_products", &[(&x).into(), (&y).into()], &under_way.to_le_bytes(), 128).unwrap();
+            let want = |done: bool| if done || order == Order::Reverse { 16.5 } else { 0.5 };
+            let found = floats(&words(&y.to_vec()));
+            assert!(
+                found.chunks(2).all(|pair| pair == [want(first), want(second)]),
+                "{order:?}, {under_way}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn some_threads_wait_for_each_other() {
     for order in ORDERS {
         for asks in [vec![], vec![3], vec![100], vec![3, 100]] {

@@ -61,7 +61,9 @@ fn attend_at(device: &dyn Runs, dims: AttentionDims, position: u32, scale: f32) 
 
 pub fn attend(device: &dyn Runs) {
     // Contexts inside one block of keys, at its border, and over several; groups of 3, 8 and 10 heads.
-    for (rows, position, heads) in [(1, 0, 6), (5, 0, 16), (17, 250, 6), (3, 254, 20), (2, 700, 16), (65, 200, 6)] {
+    for (rows, position, heads) in
+        [(1, 0, 6), (5, 0, 16), (1, 128, 20), (17, 250, 6), (3, 254, 20), (2, 700, 16), (65, 200, 6)]
+    {
         attend_at(device, attention_dims(rows, heads), position, 2.0);
     }
     for (rows, position) in [(1, 30), (1, 31), (1, 32), (31, 0), (32, 0), (33, 0), (2, 4094), (3, 4094)] {
@@ -77,6 +79,30 @@ pub fn attend(device: &dyn Runs) {
     }
     // Scores so large that one key takes all.
     attend_at(device, attention_dims(9, 6), 77, 200.0);
+    attend_in_turns(device);
+}
+
+/// Of every 16 query heads, eight see their largest score among the first 64 keys and the others theirs behind: one part of what
+/// a GPU has of them is rescaled then, and the other is not.
+fn attend_in_turns(device: &dyn Runs) {
+    let (position, dims) = (100, AttentionDims { kv_heads: 1, ..attention_dims(4, 16) });
+    let (rows, d) = (position + dims.rows, dims.head_dim);
+    let mut c = Case::new(33);
+    let slot = |c: &mut Case, count: u32, element: &dyn Fn(u32, u32) -> f32| {
+        let values: Vec<bf16> = (0..count * d).map(|i| bf16::from_f32(element(i / d, i % d))).collect();
+        c.bytes(bytemuck::cast_slice(&values).to_vec())
+    };
+    let large = |is: bool| if is { 8.0 } else { 0.0 };
+    let kernel = Attend {
+        args: AttendArgs { dims },
+        step: c.u32(&[position, 0]),
+        q: slot(&mut c, dims.rows * dims.heads, &|query, i| large(i == query % dims.heads / 8)),
+        q_raw: c.bf16(2 * dims.rows * dims.heads * d, 2.0),
+        keys: slot(&mut c, rows, &|key, i| large((key, i) == (5, 0) || (key, i) == (70, 1))),
+        values: c.bf16(rows * d, 1.0),
+        out: c.poison(2 * dims.rows * dims.heads * d),
+    };
+    c.check(kernel.dispatch(), &format!("in turns at {position}, {dims:?}"), device);
 }
 
 pub fn attend_at_long_contexts(device: &dyn Runs) {

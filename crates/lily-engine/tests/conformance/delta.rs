@@ -89,7 +89,7 @@ pub fn delta_scan_and_gated_norm(device: &dyn Runs) {
     }
     scan(device, DeltaDims { key_dim: 128, ..delta_dims(33) }, 4);
     // Columns that do not fill the last threadgroup.
-    scan(device, DeltaDims { value_dim: 50, ..delta_dims(3) }, 0);
+    [0, 1].into_iter().for_each(|block| scan(device, DeltaDims { value_dim: 50, ..delta_dims(3) }, block));
     // The state through memory: after every row, after some, at the end, and never.
     [(1, 1), (5, 1), (9, 4), (8, 4), (3, 32)]
         .into_iter()

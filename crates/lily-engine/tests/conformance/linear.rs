@@ -49,6 +49,10 @@ pub fn matmul_of_every_height(device: &dyn Runs) {
         for (rows, outputs) in [(height / 4, 130), (height * 3 / 4, 64), (height, 31), (height + 1, 129)] {
             tile_products(device, [rows, 128, outputs], height, Q4, 1.0);
         }
+        // One row more than a GPU multiplies by at a time.
+        for quarters in 1..4 {
+            tile_products(device, [height * quarters / 4 + 1, 128, 33], height, Q4, 1.0);
+        }
     }
 }
 
@@ -135,8 +139,9 @@ pub fn matvec_add(device: &dyn Runs) {
     // Rows shorter and longer than what a GPU takes at a time; few outputs, many, and a number that fits no tile.
     let usual = [(192, 77, Q4), (192, 77, Q8), (192, 77, PLAIN), (64, 1, Q4), (2080, 17, Q8), (4672, 33, Q4)];
     let rare = RARE.map(|format| (384, 19, format));
-    // The least and the largest activations, and none, where a GPU makes whole numbers of them.
-    let scaled = [0.0, 1e-38, 1e30].map(|scale| ((512, 40, Q4), scale));
+    // The least and the largest activations, and none, where a GPU makes whole numbers of them; and those that are just too small for
+    // a unit of their own.
+    let scaled = [0.0, 1e-38, 4e-35, 1e30].map(|scale| ((512, 40, Q4), scale));
     let all = usual.into_iter().chain(rare).map(|case| (case, 1.0)).chain(scaled);
     for ((cols, outputs, format), scale) in all {
         let mut c = Case::new(28);

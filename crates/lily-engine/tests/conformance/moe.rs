@@ -6,44 +6,52 @@ pub fn moe_dims(rows: u32) -> MoeDims {
     MoeDims { rows, width: 128, experts: 11, top_k: 3, expert_width: 96, shared_width: 64, eps: 1e-6 }
 }
 
+/// The router of a chunk, and that of a decode step with the chunk's first row.
+fn routers(device: &dyn Runs, dims: MoeDims, formats: (Format, Format)) {
+    let mut c = Case::new(17);
+    let MoeDims { rows, width, experts, .. } = dims;
+    let (router, shared) = (c.matrix(experts, width, formats.0), c.matrix(1, width, formats.1));
+    let (router_format, shared_format) = (router.format, shared.format);
+    let x = c.bf16(rows * width, 2.0);
+    let label = format!("{dims:?}, {formats:?}");
+    let kernel = Router {
+        args: RouterArgs { dims, router_format, shared_format },
+        x,
+        router_codes: router.codes,
+        router_scales: router.scales,
+        router_biases: router.biases,
+        shared_codes: shared.codes,
+        shared_scales: shared.scales,
+        shared_biases: shared.biases,
+        logits: c.poison(4 * rows * experts),
+        shared: c.poison(4 * rows),
+    };
+    let step = RouterStep {
+        args: RouterStepArgs { dims: MoeDims { rows: 1, ..dims }, router_format, shared_format },
+        h: x.first(2 * width as usize),
+        gain: c.f32(width, 0.5, 1.5),
+        router_codes: router.codes,
+        router_scales: router.scales,
+        router_biases: router.biases,
+        shared_codes: shared.codes,
+        shared_scales: shared.scales,
+        shared_biases: shared.biases,
+        logits: c.poison(4 * experts),
+        shared: c.poison(4),
+    };
+    Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(kernel.dispatch(), &label, device);
+    c.check(step.dispatch(), &label, device);
+}
+
 pub fn router_and_router_step(device: &dyn Runs) {
     for (rows, formats) in ROWS.into_iter().zip([(Q8, Q8), (PLAIN, Q8), (Q4, PLAIN)].into_iter().cycle()) {
-        let (mut c, dims) = (Case::new(17), moe_dims(rows));
-        let (router, shared) = (c.matrix(11, 128, formats.0), c.matrix(1, 128, formats.1));
-        let (router_format, shared_format) = (router.format, shared.format);
-        let x = c.bf16(rows * 128, 2.0);
-        let label = format!("{rows} rows, {formats:?}");
-        let kernel = Router {
-            args: RouterArgs { dims, router_format, shared_format },
-            x,
-            router_codes: router.codes,
-            router_scales: router.scales,
-            router_biases: router.biases,
-            shared_codes: shared.codes,
-            shared_scales: shared.scales,
-            shared_biases: shared.biases,
-            logits: c.poison(4 * rows * 11),
-            shared: c.poison(4 * rows),
-        };
-        let step = RouterStep {
-            args: RouterStepArgs { dims: moe_dims(1), router_format, shared_format },
-            h: x.first(2 * 128),
-            gain: c.f32(128, 0.5, 1.5),
-            router_codes: router.codes,
-            router_scales: router.scales,
-            router_biases: router.biases,
-            shared_codes: shared.codes,
-            shared_scales: shared.scales,
-            shared_biases: shared.biases,
-            logits: c.poison(4 * 11),
-            shared: c.poison(4),
-        };
-        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
-            kernel.dispatch(),
-            &label,
-            device,
-        );
-        c.check(step.dispatch(), &label, device);
+        routers(device, moe_dims(rows), formats);
+    }
+    // What a GPU takes at a time of rows and experts: all of it, some of it, and several times of it.
+    let wide = Format::Affine { bits: 8, group: 64, scale: Float::Bf16 };
+    for (i, format) in [wide].into_iter().chain(RARE).enumerate() {
+        let (rows, experts, width) = [(35, 70, 384), (3, 64, 256), (6, 68, 128)][i % 3];
+        routers(device, MoeDims { experts, width, ..moe_dims(rows) }, (format, Q8));
     }
 }
 
@@ -230,8 +238,9 @@ pub fn gate_up_steps() -> Vec<(Case, ExpertsGateUpStep, ExpertsProductsStep, Str
     let each = shapes.into_iter().zip(formats).flat_map(|pair| (0..4).rev().map(move |kind| (pair, kind)));
     // Pairs of one format: over several stretches of a row, and of a format without a wide path.
     let pairs = [((shapes[1], [Q4; 3]), 0), ((shapes[3], [RARE[5]; 3]), 0)];
-    // Rows of so many groups that a GPU may copy their codes.
-    let wide = [2048, 2560].map(|width| (((5, 2, width, 40, 24), [Q4; 3]), 0));
+    // Rows of so many groups that a GPU may copy their codes, at once and piece by piece.
+    let wide = [((5, 2, 2048, 40, 24), [Q4; 3]), ((5, 2, 2560, 40, 24), [Q4; 3]), ((4, 2, 2048, 10, 8), [Q8; 3])];
+    let wide = wide.map(|pair| (pair, 0));
     let each =
         [((shapes[0], formats[0]), 4), ((shapes[2], formats[2]), 5)].into_iter().chain(pairs).chain(wide).chain(each);
     each.map(|((shape, formats), kind)| gate_up_step_of(shape, formats, kind)).collect()

@@ -46,6 +46,31 @@ pub fn attend_prepared(device: &dyn Runs) {
         };
         c.check(kernel.dispatch(), &label, device);
     });
+    attend_by_fine_weights(device);
+}
+
+/// Two keys, of which the second has a weight in the middle between two bf16.
+fn attend_by_fine_weights(device: &dyn Runs) {
+    let dims = AttentionDims { rows: 1, heads: 1, kv_heads: 1, head_dim: 64, rotary_dim: 16, eps: 1e-6 };
+    let mut c = Case::new(34);
+    let slot = |c: &mut Case, values: &[f32], rest: f32, rows: usize| {
+        let all = std::iter::repeat_n(0.0, 64 * rows).chain(values.iter().copied());
+        let all = all.chain(std::iter::repeat_n(rest, 64 - values.len()));
+        c.bytes(all.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect())
+    };
+    let kernel = AttendPrepared {
+        args: AttendPreparedArgs {
+            dims,
+            reading: CacheReading { packed: device.packed_queries(), ..CacheReading::new(1, 0) },
+        },
+        step: c.u32(&[1, 0]),
+        // The weight is exp(-(5.5 + 0.0144) / 8) = 0.50193.
+        q: slot(&mut c, &[1.0, 0.0144], 0.0, 0),
+        keys: slot(&mut c, &[-5.5, -1.0], 0.0, 1),
+        values: slot(&mut c, &[], 8.0, 1),
+        partials: c.poison(dims.partial_bytes(1) as u32),
+    };
+    c.check(kernel.dispatch(), "a weight between two bf16", device);
 }
 
 pub fn experts_products_and_gate(device: &dyn Runs) {

@@ -68,6 +68,13 @@ void sm_copy_16(ulong to, const void* value) SM_CALL;
 void sm_end_copies(void);
 // Waits until at most so many of this thread's batches are under way.
 void sm_wait_copies(uint under_way);
+// Does `run` with a copy of so many bytes, at once or at the latest when this thread waits for the batch that it ends up in. The
+// first of them are a pointer to what it adds to.
+void sm_start_product(void (*run)(const void* operands), const void* operands, uint bytes);
+// What this thread has started since the last time is a batch.
+void sm_end_products(void);
+// Waits until at most so many of this thread's batches are under way.
+void sm_wait_products(uint under_way);
 // Waits for so many threads at barrier `id`; whether any of them says so.
 uint sm_any_at_barrier(uint id, uint threads, uint says) SM_CALL;
 

@@ -1,9 +1,9 @@
 // Instructions of NVIDIA's GPUs that kernel text may use where it is made for them: what crates/msl/shim/ptx/instructions.h and
 // warpgroup.h give on such a GPU, from which the two say what each does.
 //
-// Copies are in memory when they are started or only when they are waited for, as the run time's order of lanes has it.
-// Products are done where they are started. What is not shown by this: that waits for products, and what makes threadgroup memory
-// visible to them, stand where they must.
+// Copies are in memory, and products done, when they are started or only when they are waited for, as the run time's order of lanes
+// has it. What is not shown by this: that registers which a product reads stay as they are meanwhile, and that what makes
+// threadgroup memory visible to products stands where it must.
 #pragma once
 #include "matrix.h"
 
@@ -115,6 +115,41 @@ SM_CALLED void add_products(thread float (&sums)[N / 2], const TwoRows& left, ul
     }
 }
 
+// A product with left rows in registers; with left rows in threadgroup memory.
+struct Product {
+    thread float* sums;
+    ulong right;
+    TwoRows left;
+    uint lane;
+    uint reserved;
+};
+struct StagedProduct {
+    thread float* sums;
+    ulong left;
+    ulong right;
+    uint index;
+    uint added;
+};
+
+// They copy first: what the run time keeps is no memory of the kernel's.
+template <int N, bool Columns>
+SM_OUTLINE void do_product(const void* operands) {
+    const Product p = *(const Product*)operands;
+    add_products<N, Columns>(*(thread float(*)[N / 2])p.sums, p.left, p.right, p.lane);
+}
+SM_CALLED inline void add_staged(const StagedProduct& p) {
+    const uint row = p.index / 32 % 4 * 16 + p.index % 32 / 4;
+    TwoRows rows;
+    for (uint i = 0; i < 2; i++)
+        for (uint k = 0; k < 16; k++) rows.values[i][k] = element_of_row(p.left, row + 8 * i, k);
+    for (int i = 0; i < 32; i++) p.sums[i] = p.added ? p.sums[i] : 0.0f;
+    add_products<64, false>(*(thread float(*)[32])p.sums, rows, p.right, p.index % 32);
+}
+SM_OUTLINE inline void do_staged(const void* operands) {
+    const StagedProduct p = *(const StagedProduct*)operands;
+    add_staged(p);
+}
+
 } // namespace sm
 
 namespace ptx {
@@ -186,9 +221,11 @@ SM_INLINE ulong swizzled_columns(threadgroup const void* rows, uint next_64_colu
 
 SM_INLINE void share_with_products() {}
 SM_INLINE void begin_products() {}
-SM_INLINE void end_products() {}
+SM_INLINE void end_products() { sm_end_products(); }
 template <int UnderWay, int Place = 0>
-SM_INLINE void wait_products() {}
+SM_INLINE void wait_products() {
+    sm_wait_products(UnderWay);
+}
 template <int Count>
 SM_INLINE void settle(thread float (&sums)[Count]) {}
 
@@ -197,9 +234,9 @@ struct SmProducts {
     static SM_INLINE void add(thread float (&sums)[N / 2], thread const uint (&a)[4], ulong right) {
         const sm::FourWords own = {{a[0], a[1], a[2], a[3]}};
         const sm::Met<sm::FourWords> met = sm::meet(own);
-        sm::TwoRows left;
-        sm::gather_rows(left, met.slots(), met.lane);
-        sm::add_products<N, Columns>(sums, left, right, met.lane);
+        sm::Product product = {sums, right, {}, met.lane, 0};
+        sm::gather_rows(product.left, met.slots(), met.lane);
+        sm_start_product(sm::do_product<N, Columns>, &product, sizeof(product));
     }
 };
 template <int N>
@@ -210,14 +247,8 @@ struct ColumnProducts : SmProducts<N, true> {};
 template <bool Added>
 SM_INLINE void multiply_rows_64x64x16(thread float (&sums)[32], ulong left, ulong right) {
     sm_simdgroup_barrier(0);
-    const uint index = sm_thread_index();
-    const uint row = index / 32 % 4 * 16 + index % 32 / 4;
-    sm::TwoRows rows;
-    for (uint i = 0; i < 2; i++)
-        for (uint k = 0; k < 16; k++) rows.values[i][k] = sm::element_of_row(left, row + 8 * i, k);
-    if (!Added)
-        for (int i = 0; i < 32; i++) sums[i] = 0.0f;
-    sm::add_products<64, false>(sums, rows, right, index % 32);
+    const sm::StagedProduct product = {sums, left, right, sm_thread_index(), Added};
+    sm_start_product(sm::do_staged, &product, sizeof(product));
 }
 
 } // namespace ptx
