@@ -41,7 +41,7 @@ impl backend::Device for SoftMetal {
     ) -> Result<Box<dyn Backend>, BackendError> {
         let mut loaded = Loaded {
             what: *self,
-            device: Device::new(Settings { machine: self.variant.text.machine(), ..self.settings }),
+            device: Device::new(self.settings),
             places: Vec::new(),
             states: Vec::new(),
             random: self.shuffle.unwrap_or(1) | 1,

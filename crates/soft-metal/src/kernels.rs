@@ -4,7 +4,7 @@ use crate::compile::{CompileError, Mode, NVIDIA};
 use crate::fault::Fault;
 use crate::launch::{Binding, Device, Launch};
 use crate::library::{Element, KernelInfo, Library};
-use crate::worker::{Counts, Machine};
+use crate::worker::Counts;
 use lily_engine::backend::gpu::nvidia;
 use lily_engine::kernel::{Access, Contract, Param};
 use lily_engine::plan::Dispatch;
@@ -61,11 +61,6 @@ impl Text {
             Text::Metal4 => &["LILY_TENSOR_OPS"],
             Text::Nvidia => &["LILY_ALIGNED", "LILY_EARLY_START", NVIDIA],
         }
-    }
-
-    /// Whose rules it is held to.
-    pub fn machine(self) -> Machine {
-        if self == Text::Nvidia { Machine::Nvidia } else { Machine::Apple }
     }
 
     /// Bytes between a stored matrix's first byte and a multiple of 16: no better than the device's host code promises.

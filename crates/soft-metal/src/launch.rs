@@ -6,7 +6,7 @@ use crate::fault::{Fault, describe, races_fault};
 use crate::library::{BufferParameter, KernelInfo, Library, Space};
 use crate::memory::Buffer;
 use crate::race::Place;
-use crate::worker::{Counts, Divergence, Halt, Machine, Order, THREADS_MAX, Worker};
+use crate::worker::{Counts, Divergence, Halt, Order, THREADS_MAX, Worker};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -54,14 +54,12 @@ pub struct Settings {
     pub divergence: Divergence,
     /// Most operating-system threads that share the threadgroups of a launch.
     pub workers: usize,
-    /// Whose rules kernels are held to.
-    pub machine: Machine,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Self { order: Order::Forward, divergence: Divergence::Refuse, workers, machine: Machine::Apple }
+        Self { order: Order::Forward, divergence: Divergence::Refuse, workers }
     }
 }
 
@@ -122,8 +120,10 @@ impl Device {
         let useful = (groups * launch.threads as u64 / THREADS_PER_WORKER).clamp(1, groups.max(1));
         let races = library.mode() == Mode::Races;
         let count = if races { 1 } else { self.settings.workers.clamp(1, useful as usize) };
+        let machine = library.machine();
+        self.workers.retain(|worker| worker.machine == machine);
         while self.workers.len() < count {
-            self.workers.push(Worker::new(self.settings.machine).map_err(io)?);
+            self.workers.push(Worker::new(machine).map_err(io)?);
         }
         for worker in &mut self.workers[..count] {
             worker.begin(entry, &shared, self.settings.order, self.settings.divergence).map_err(io)?;

@@ -32,4 +32,4 @@ pub use launch::{Binding, Device, Launch, Settings};
 pub use library::{BufferParameter, ConstantInfo, Element, KernelInfo, Library, Space};
 pub use memory::Buffer;
 pub use msl::{Place, RewriteError};
-pub use worker::{Counts, Divergence, Machine, Order};
+pub use worker::{Counts, Divergence, Order};

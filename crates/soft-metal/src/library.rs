@@ -1,9 +1,10 @@
 //! A compiled kernel file in this process.
 
 use crate::abi::{Entry, Parameter, Runtime};
-use crate::compile::{self, CompileError, Mode};
+use crate::compile::{self, CompileError, Mode, NVIDIA};
 use crate::entries;
 use crate::symbols;
+use crate::worker::Machine;
 use std::ffi::{CStr, CString, c_void};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,7 @@ pub struct Library {
     constants: Vec<ConstantInfo>,
     set_constant: unsafe extern "C" fn(u32, u32),
     mode: Mode,
+    machine: Machine,
     /// Its own code and data.
     image: Range<usize>,
 }
@@ -113,6 +115,7 @@ impl Library {
     /// If there is no compiler, or it or the rewriter refuses the text.
     pub fn compile(source: &Path, includes: &[PathBuf], defines: &[&str], mode: Mode) -> Result<Self, CompileError> {
         let compiled = compile::compile(source, includes, defines, mode)?;
+        let machine = if defines.contains(&NVIDIA) { Machine::Nvidia } else { Machine::Apple };
         crate::signal::install();
         let name = CString::new(compiled.library.as_os_str().as_encoded_bytes()).expect("a path without zero bytes");
         // SAFETY: the library has no constructors but the instrumentation's empty one.
@@ -170,7 +173,7 @@ impl Library {
         let path = compiled.library;
         let image = image[0]..image[1];
         images().push((image.clone(), path.clone()));
-        Ok(Self { handle, path, kernels, constants, set_constant, mode, image })
+        Ok(Self { handle, path, kernels, constants, set_constant, mode, machine, image })
     }
 
     /// All kernels, in order of the text.
@@ -191,6 +194,11 @@ impl Library {
     /// How it is instrumented.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Whose rules its kernels are held to.
+    pub(crate) fn machine(&self) -> Machine {
+        self.machine
     }
 
     pub(crate) fn entry(&self, name: &str) -> Option<(&KernelInfo, Entry)> {

@@ -41,7 +41,7 @@ pub enum Divergence {
 
 /// Whose rules kernels are held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub(crate) enum Machine {
     /// Apple's GPUs: threads of a threadgroup wait at the same barrier of the text.
     Apple,
     /// NVIDIA's: any of the barriers will do, and orders all memory. Kernels start before those that they depend on have ended.
@@ -50,7 +50,7 @@ pub enum Machine {
 
 impl Machine {
     /// Most bytes of threadgroup memory, in whole pages.
-    pub fn threadgroup_bytes(self) -> usize {
+    pub(crate) fn threadgroup_bytes(self) -> usize {
         match self {
             Machine::Apple => 32 << 10,
             Machine::Nvidia => 224 << 10,

@@ -32,7 +32,7 @@ fn run(order: Order, variant: Variant, case: &Case, dispatch: &Dispatch) -> Vec<
             Binding { buffer, offset: shift + slot.offset, bytes: slot.bytes, early: kernels::is_early(param) }
         })
         .collect();
-    let mut device = Device::new(Settings { order, machine: variant.text.machine(), ..Settings::default() });
+    let mut device = Device::new(Settings { order, ..Settings::default() });
     kernels::run(&mut device, variant, dispatch, &bindings).unwrap_or_else(|fault| panic!("{fault}"));
     let written = dispatch.bindings().filter(|(param, _)| param.access.writes());
     written

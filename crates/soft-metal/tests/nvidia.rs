@@ -8,7 +8,7 @@ mod common;
 use common::{ORDERS, buffer};
 use half::bf16;
 use soft_metal::kernels::Text;
-use soft_metal::{Binding, Buffer, Device, Fault, Launch, Library, Machine, Mode, Order, Settings};
+use soft_metal::{Binding, Buffer, Device, Fault, Launch, Library, Mode, Order, Settings};
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ fn run(
     threads: u32,
 ) -> Result<(), Fault> {
     let launch = Launch { kernel, buffers, args, constants: &[], threadgroups: [1; 3], threads };
-    let mut device = Device::new(Settings { order, machine: Machine::Nvidia, ..Settings::default() });
+    let mut device = Device::new(Settings { order, ..Settings::default() });
     device.launch(library, &launch).map(|_| ())
 }
 
