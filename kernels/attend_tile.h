@@ -1,5 +1,6 @@
 // Prefill attention: one threadgroup's tile of queries. attend_tile_mma.h has the same for NVIDIA's matrix units.
 #pragma once
+#include "attend_outputs.h"
 #include "attention_strip.h"
 
 // Queries of a tile.
@@ -51,38 +52,51 @@ inline void take_queries(thread AttentionStrip<Dim>& strip, device const bfloat*
     }
 }
 
-// Writes the results of a strip, gated. `total` is the sum of weights of row lane / 4.
+// Writes the results of a strip. `most` and `total` are the largest score, in units of ln 2, and the sum of weights of row
+// lane / 4.
 template <int Dim>
-inline void put_strip(thread AttentionStrip<Dim>& strip, float total, device const bfloat* q_raw, device bfloat* out,
-                      constant AttentionDims& a, uint kv_head, uint first, uint lane, threadgroup float* own) {
-    const uint queries = a.rows * (a.heads / a.kv_heads);
+inline void put_strip(thread AttentionStrip<Dim>& strip, float most, float total, Outputs to, constant AttentionDims& a,
+                      uint kv_head, uint first, uint lane, threadgroup float* own) {
+    const uint per_kv = a.heads / a.kv_heads;
+    const uint queries = a.rows * per_kv;
 #pragma clang loop unroll(full)
     for (int part = 0; part < Dim / 32; part++) {
         simdgroup_barrier(mem_flags::mem_threadgroup);
         strip.store(part, own);
         simdgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = 0; i < 8; i++) {
-            const float sum = own[32 * i + lane] / simd_shuffle(total, ushort(4 * i));
+            const float sum = own[32 * i + lane];
+            const float row_most = simd_shuffle(most, ushort(4 * i));
+            const float row_total = simd_shuffle(total, ushort(4 * i));
             const uint query = first + i;
-            if (query < queries) {
-                const ulong row = query_row(a, kv_head, query);
-                const float gate = float(q_raw[(2 * row + 1) * Dim + 32 * part + lane]);
-                out[row * Dim + 32 * part + lane] = bfloat(sum * sigmoid(gate));
+            const uint token = query / per_kv;
+            if (query >= queries || !to.sees(token)) continue;
+            const ulong row = query_row(a, kv_head, query);
+            if (to.is_partial(token)) {
+                device float* partial = to.partial(row, token, a.heads, Dim);
+                partial[2 + 32 * part + lane] = sum;
+                if (part == 0 && lane < 2) partial[lane] = lane == 0 ? row_most * LN_2 : row_total;
+            } else {
+                const float gate = float(to.q_raw[(2 * row + 1) * Dim + 32 * part + lane]);
+                to.out[row * Dim + 32 * part + lane] = bfloat(sum / row_total * sigmoid(gate));
             }
         }
     }
 }
 
-// One tile of 64 queries of a KV head, all of whose heads share what is staged. Each SIMD-group has a strip of 8. Blocks of
-// keys start at multiples of 32 and are taken in order; one without a visible key leaves a query's sums as they are. So a
-// query's result depends on its position alone.
+// One tile of 64 queries of a KV head, all of whose heads share what is staged, and a segment of the keys. Each SIMD-group has
+// a strip of 8. Blocks of keys start at multiples of 32 and are taken in order; one without a visible key leaves a query's
+// sums as they are. So a query's result depends on its position alone.
 template <int Dim>
-inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, device const bfloat* keys,
-                        device const bfloat* values, device bfloat* out, constant AttentionDims& a, uint position,
-                        uint tile, uint kv_head, uint index, uint simdgroup, uint lane, threadgroup uint4* memory) {
+inline void attend_tile(device const bfloat* q, device const bfloat* keys, device const bfloat* values, Outputs to,
+                        constant AttentionDims& a, uint tile, uint kv_head, uint index, uint simdgroup, uint lane,
+                        threadgroup uint4* memory) {
+    const uint position = to.position;
     const uint per_kv = a.heads / a.kv_heads;
     const uint queries = a.rows * per_kv;
     const uint width = a.kv_heads * Dim;
+    const uint last_query = min(tile * ATTEND_SIMDGROUPS * 8 + ATTEND_SIMDGROUPS * 8, queries) - 1;
+    if (!to.sees(last_query / per_kv)) return;
     const uint first = (tile * ATTEND_SIMDGROUPS + simdgroup) * 8;
     const bool busy = first < queries;
     threadgroup uint4* block = memory;
@@ -97,14 +111,13 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
 
     // A lane looks after 8 keys of one row. Scores are in units of ln 2.
     const uint row = lane / 4;
-    const uint last_query = min(tile * ATTEND_SIMDGROUPS * 8 + ATTEND_SIMDGROUPS * 8, queries) - 1;
-    const uint last_key = position + last_query / per_kv;
+    const uint last_key = to.last_key(position + last_query / per_kv);
     const uint strip_last_key = position + min(first + 7, queries - 1) / per_kv;
     const uint own_last_key = position + min(first + row, queries - 1) / per_kv;
     const float scale = precise::rsqrt(float(Dim)) * 1.44269504088896340736f;
     float most = EMPTY_BLOCK;
     float total = 0.0f;
-    for (uint key = 0; key <= last_key; key += BLOCK_KEYS) {
+    for (uint key = to.first_key(); key <= last_key; key += BLOCK_KEYS) {
         const bool seen = busy && key <= strip_last_key;
         threadgroup_barrier(mem_flags::mem_threadgroup);
         stage_block<Dim>(keys, width, key, last_key, index, block);
@@ -147,5 +160,5 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
         if (seen) strip.add_values(staged, own_weights);
     }
 
-    if (busy) put_strip<Dim>(strip, total, q_raw, out, a, kv_head, first, lane, own);
+    if (busy) put_strip<Dim>(strip, most, total, to, a, kv_head, first, lane, own);
 }

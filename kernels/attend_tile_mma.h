@@ -5,6 +5,7 @@
 // registers. The two parties of a tile share what is staged, blocks of keys and values that are copied while others are
 // worked on, and take turns: while the products of one are under way, the other makes weights of its scores.
 #pragma once
+#include "attend_outputs.h"
 #include "attention.h"
 
 // Keys of a block.
@@ -18,7 +19,7 @@
 #define ATTEND_MEMORY ((TILE_QUERIES + 5 * TILE_KEYS) * HEAD_DIM_MAX / 8)
 // Staged rows lie in panels of so many elements.
 #define PANEL_DIM 64
-// Elements of a row of results behind its own: rows then meet different banks.
+// Elements of a row of results behind its own, two of them used: rows then meet different banks.
 #define RESULT_PAD 8
 
 // Queries of a tile. Those past the last repeat it.
@@ -118,8 +119,8 @@ struct Strip {
         }
     }
 
-    // Turns the scores of a block, which have arrived, into weights; `scale` makes units of ln 2 of them. Every row sees a
-    // key of the first block, so that weights of hidden keys are 0.
+    // Turns the scores of a block, which have arrived, into weights; `scale` makes units of ln 2 of them. Every row that
+    // sees the segment sees a key of its first block, so that weights of hidden keys are 0.
     void weigh(uint key, float scale, LastSeen last) thread {
         ptx::settle(scores);
         if (key + TILE_KEYS - 1 > last.by_all) hide(key, last);
@@ -181,36 +182,45 @@ struct Strip {
         ptx::end_products();
     }
 
-    // Leaves the results, in rows of Dim + RESULT_PAD.
-    void leave(threadgroup float* to) thread {
+    // Leaves the sums in rows of Dim + RESULT_PAD, and behind them the largest score, of which `scale` makes units of ln 2, and
+    // the sum of weights.
+    void leave(threadgroup float* to, float scale) thread {
         const uint lane = ptx::lane();
         ptx::settle(sums);
 #pragma clang loop unroll(full)
         for (int r = 0; r < 2; r++) {
             float all = total[r] + simd_shuffle_xor(total[r], ushort(1));
             all += simd_shuffle_xor(all, ushort(2));
-            const float part = 1.0f / all;
-            threadgroup float* row = to + (lane / 4 + 8 * r) * (Dim + RESULT_PAD) + lane % 4 * 2;
+            threadgroup float* row = to + (lane / 4 + 8 * r) * (Dim + RESULT_PAD);
 #pragma clang loop unroll(full)
             for (int d = 0; d < Dim / 8; d++)
-                *(threadgroup float2*)(row + 8 * d) = float2(sums[4 * d + 2 * r] * part, sums[4 * d + 2 * r + 1] * part);
+                *(threadgroup float2*)(row + 8 * d + lane % 4 * 2) = float2(sums[4 * d + 2 * r], sums[4 * d + 2 * r + 1]);
+            if (lane % 4 == 0) *(threadgroup float2*)(row + Dim) = float2(most[r] * scale * LN_2, all);
         }
     }
 };
 
-// Writes the results of a tile, gated.
+// Writes the results of a tile.
 template <int Dim>
-inline void put_tile(threadgroup const float* results, QueryRows rows, device const bfloat* q_raw, device bfloat* out,
-                     uint index) {
+inline void put_tile(threadgroup const float* results, QueryRows rows, Outputs to, uint index) {
 #pragma clang loop unroll_count(4)
     for (uint i = index; i < TILE_QUERIES * Dim / 2; i += ATTEND_THREADS) {
         const uint row = i / (Dim / 2), column = i % (Dim / 2) * 2;
-        if (rows.first + row < rows.queries) {
-            const ulong at = rows.at(rows.first + row);
-            const uint gates = load_uint((device const uchar*)(q_raw + (2 * at + 1) * Dim + column));
-            const float2 result = *(threadgroup const float2*)(results + row * (Dim + RESULT_PAD) + column);
-            *(device uint*)(out + at * Dim + column) =
-                ptx::narrow_pair(result.x * sigmoid(bf16_low(gates)), result.y * sigmoid(bf16_high(gates)));
+        const uint query = rows.first + row, token = query / rows.per_kv;
+        if (query >= rows.queries || !to.sees(token)) continue;
+        const ulong at = rows.at(query);
+        threadgroup const float* sums = results + row * (Dim + RESULT_PAD);
+        const float2 sum = *(threadgroup const float2*)(sums + column);
+        const float2 most_and_total = *(threadgroup const float2*)(sums + Dim);
+        if (to.is_partial(token)) {
+            device float* partial = to.partial(at, token, rows.heads, Dim);
+            *(device float2*)(partial + 2 + column) = sum;
+            if (column == 0) *(device float2*)partial = most_and_total;
+        } else {
+            const uint gates = load_uint((device const uchar*)(to.q_raw + (2 * at + 1) * Dim + column));
+            const float part = 1.0f / most_and_total.y;
+            *(device uint*)(to.out + at * Dim + column) =
+                ptx::narrow_pair(sum.x * part * sigmoid(bf16_low(gates)), sum.y * part * sigmoid(bf16_high(gates)));
         }
     }
 }
@@ -223,18 +233,21 @@ inline void share_copies() {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// One tile of queries of a KV head, all of whose heads share what is staged. Blocks of keys start at multiples of 64 and
-// are taken in order; one without a visible key leaves a query's sums as they are. So a query's result depends on its
-// position alone.
+// One tile of queries of a KV head, all of whose heads share what is staged, and a segment of the keys. Blocks of keys start
+// at multiples of 64 and are taken in order; one without a visible key leaves a query's sums as they are. So a query's
+// result depends on its position alone.
 template <int Dim>
-inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, device const bfloat* keys,
-                        device const bfloat* values, device bfloat* out, constant AttentionDims& a, uint position,
-                        uint tile, uint kv_head, uint index, uint simdgroup, uint lane, threadgroup uint4* memory) {
+inline void attend_tile(device const bfloat* q, device const bfloat* keys, device const bfloat* values, Outputs outputs,
+                        constant AttentionDims& a, uint tile, uint kv_head, uint index, uint simdgroup, uint lane,
+                        threadgroup uint4* memory) {
     const uint per_kv = a.heads / a.kv_heads;
     const uint queries = a.rows * per_kv;
     const uint first = tile * TILE_QUERIES;
-    const uint last_key = position + (min(first + TILE_QUERIES, queries) - 1) / per_kv;
-    const uint blocks = last_key / TILE_KEYS + 1;
+    const uint last_token = (min(first + TILE_QUERIES, queries) - 1) / per_kv;
+    if (!outputs.sees(last_token)) return;
+    const uint first_key = outputs.first_key();
+    const uint last_key = outputs.last_key(outputs.position + last_token);
+    const uint blocks = (last_key - first_key) / TILE_KEYS + 1;
     threadgroup bfloat* staged_queries = (threadgroup bfloat*)memory;
     threadgroup bfloat* staged_keys = staged_queries + TILE_QUERIES * Dim;
     threadgroup bfloat* staged_values = staged_keys + 2 * TILE_KEYS * Dim;
@@ -243,16 +256,16 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     const uint party_index = index % PARTY_THREADS;
     QueryRows rows = {q, first, queries, per_kv, a.heads, kv_head * per_kv, uint(Dim)};
     // The first party copies values, the second one keys.
-    CacheRows own_rows = {(party == 0 ? values : keys) + kv_head * Dim, a.kv_heads * Dim, last_key, 0};
+    CacheRows own_rows = {(party == 0 ? values : keys) + kv_head * Dim, a.kv_heads * Dim, last_key, first_key};
     threadgroup bfloat* staged = party == 0 ? staged_values : staged_keys;
     copy_rows<Dim, TILE_QUERIES, ATTEND_THREADS>(rows, staged_queries, index);
     copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged, party_index);
     ptx::end_copies();
-    own_rows.first = TILE_KEYS;
+    own_rows.first += TILE_KEYS;
     copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged + TILE_KEYS * Dim, party_index);
     ptx::end_copies();
 
-    const LastSeen last(rows, position, first + simdgroup * 16, lane);
+    const LastSeen last(rows, outputs.position, first + simdgroup * 16, lane);
     const float scale = precise::rsqrt(float(Dim)) * 1.44269504088896340736f;
     const ulong left = ptx::swizzled_rows(staged_queries + party * 64 * PANEL_DIM);
     const ulong keys_at = ptx::swizzled_rows(staged_keys);
@@ -263,12 +276,12 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     share_copies<1>();
     strip.start_scores(left, keys_at);
     ptx::wait_products<0>();
-    strip.weigh(0, scale, last);
+    strip.weigh(first_key, scale, last);
     strip.prepare_values(party);
     share_copies<0>();
     // The second party is half a round behind; barriers end each half.
     if (party == 1) {
-        own_rows.first = 2 * TILE_KEYS;
+        own_rows.first += TILE_KEYS;
         if (own_rows.first <= last_key) copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged, party_index);
         ptx::end_copies();
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -283,13 +296,13 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
         // The other party's turn. Both have done with what is copied over: the values before these, or these keys, which
         // the four SIMD-groups of a party read together, so that each one's wait speaks for all.
         ptx::wait_products<1>();
-        own_rows.first = (block + 2 + party) * TILE_KEYS;
+        own_rows.first = first_key + (block + 2 + party) * TILE_KEYS;
         if (own_rows.first <= last_key)
             copy_rows<Dim, TILE_KEYS, PARTY_THREADS>(own_rows, staged + to * TILE_KEYS * Dim, party_index);
         ptx::end_copies();
         to = to == 2 - party ? 0 : to + 1;
         own = own == 2 ? 0 : own + 1;
-        strip.weigh((block + 1) * TILE_KEYS, scale, last);
+        strip.weigh(first_key + (block + 1) * TILE_KEYS, scale, last);
         strip.prepare_values(party);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -298,7 +311,7 @@ inline void attend_tile(device const bfloat* q, device const bfloat* q_raw, devi
     ptx::wait_products<0>();
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup float* results = (threadgroup float*)memory;
-    strip.leave(results + simdgroup * 16 * (Dim + RESULT_PAD));
+    strip.leave(results + simdgroup * 16 * (Dim + RESULT_PAD), scale);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    put_tile<Dim>(results, rows, q_raw, out, index);
+    put_tile<Dim>(results, rows, outputs, index);
 }

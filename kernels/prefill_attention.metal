@@ -53,23 +53,61 @@ kernel void attend(device const uint* step [[buffer(0)]],
                    device const bfloat* q_raw [[buffer(2)]],
                    device const bfloat* keys [[buffer(3)]],
                    device const bfloat* values [[buffer(4)]],
-                   device bfloat* out [[buffer(5)]],
-                   constant AttendArgs& args [[buffer(6)]],
+                   device float* partials [[buffer(5)]],
+                   device bfloat* out [[buffer(6)]],
+                   constant AttendArgs& args [[buffer(7)]],
                    uint3 group [[threadgroup_position_in_grid]],
                    uint index [[thread_index_in_threadgroup]],
                    uint simdgroup [[simdgroup_index_in_threadgroup]],
                    uint lane [[thread_index_in_simdgroup]]) {
     threadgroup uint4 memory[ATTEND_MEMORY];
     constant AttentionDims& a = args.dims;
+    const Outputs outputs = {q_raw, partials, out, step[0], group.z, args.segments.count, args.segments.keys};
     // The last tiles see most keys and start first.
     const uint tiles = (a.rows * (a.heads / a.kv_heads) + TILE_QUERIES - 1) / TILE_QUERIES;
     // There are threadgroups for tiles of 8 queries to a SIMD-group, and some tiles have more.
     if (group.x >= tiles) return;
     const uint tile = tiles - 1 - group.x;
     if (HEAD_DIM == 64)
-        attend_tile<64>(q, q_raw, keys, values, out, a, step[0], tile, group.y, index, simdgroup, lane, memory);
+        attend_tile<64>(q, keys, values, outputs, a, tile, group.y, index, simdgroup, lane, memory);
     else if (HEAD_DIM == 128)
-        attend_tile<128>(q, q_raw, keys, values, out, a, step[0], tile, group.y, index, simdgroup, lane, memory);
+        attend_tile<128>(q, keys, values, outputs, a, tile, group.y, index, simdgroup, lane, memory);
     else
-        attend_tile<256>(q, q_raw, keys, values, out, a, step[0], tile, group.y, index, simdgroup, lane, memory);
+        attend_tile<256>(q, keys, values, outputs, a, tile, group.y, index, simdgroup, lane, memory);
+}
+
+// A SIMD-group merges one head of one row.
+kernel void merge_segments(device const uint* step [[buffer(0)]],
+                           device const bfloat* q_raw [[buffer(1)]],
+                           device const float* partials [[buffer(2)]],
+                           device bfloat* out [[buffer(3)]],
+                           constant MergeSegmentsArgs& args [[buffer(4)]],
+                           uint3 group [[threadgroup_position_in_grid]],
+                           uint simdgroup [[simdgroup_index_in_threadgroup]],
+                           uint lane [[thread_index_in_simdgroup]]) {
+    constant AttentionDims& a = args.dims;
+    const uint row = group.x * ROW_SIMDGROUPS + simdgroup;
+    if (row >= a.rows) return;
+    const uint seen = (step[0] + row) / args.segments.keys + 1;
+    if (seen == 1) return;
+    const uint dim = a.head_dim;
+    const ulong stride = ulong(a.heads) * (dim + 2);
+    const ulong head = ulong(row) * a.heads + group.y;
+    device const float* parts = partials + row * args.segments.count * stride + group.y * (dim + 2);
+    float most = EMPTY_BLOCK;
+    for (uint s = 0; s < seen; s++) most = max(most, parts[s * stride]);
+    for (uint c = 2 * lane; c < dim; c += 2 * SIMD_WIDTH) {
+        float total = 0.0f;
+        float2 sum = 0.0f;
+        for (uint s = 0; s < seen; s++) {
+            device const float* part = parts + s * stride;
+            const float weight = fast::exp(part[0] - most);
+            total += weight * part[1];
+            sum += weight * *(device const float2*)(part + 2 + c);
+        }
+        for (uint e = 0; e < 2; e++) {
+            const float gate = float(q_raw[(2 * head + 1) * dim + c + e]);
+            out[head * dim + c + e] = bfloat(sum[e] / total * sigmoid(gate));
+        }
+    }
 }

@@ -82,6 +82,11 @@ struct AttentionDims {
     float eps;
 };
 
+struct Segments {
+    uint count;
+    uint keys;
+};
+
 struct CacheReading {
     uint blocks;
     uint block_keys;
@@ -186,6 +191,12 @@ struct QkPrepArgs {
 
 struct AttendArgs {
     AttentionDims dims;
+    Segments segments;
+};
+
+struct MergeSegmentsArgs {
+    AttentionDims dims;
+    Segments segments;
 };
 
 struct AttendBlocksArgs {

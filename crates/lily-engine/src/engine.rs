@@ -32,8 +32,8 @@ use std::sync::Arc;
 pub struct EngineOptions {
     /// Longest context of a session, in tokens; at most the model's own limit.
     pub context_tokens: usize,
-    /// Longest prefill chunk, in tokens.
-    pub chunk_tokens: usize,
+    /// Longest prefill chunk, in tokens; `None` is what suits the device.
+    pub chunk_tokens: Option<usize>,
     /// What to compute on.
     pub backend: BackendChoice,
     /// Threads of the CPU backend.
@@ -49,11 +49,11 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Defaults for this machine: 4,096 tokens of context, chunks of 512, every core, its best instructions, one session.
+    /// Defaults for this machine: 4,096 tokens of context, every core, its best instructions, one session.
     pub fn for_this_machine() -> Self {
         Self {
             context_tokens: 4096,
-            chunk_tokens: 512,
+            chunk_tokens: None,
             backend: BackendChoice::Auto,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: CpuMode::Fast(crate::backend::cpu::isa::Isa::detect()),
@@ -216,7 +216,7 @@ impl Engine {
         if let (Some((mechanism, _)), false) = (off, traits.split_attention) {
             return Err(EngineError::Mechanism { mechanism });
         }
-        let chunk_tokens = options.chunk_tokens.clamp(1, options.context_tokens.max(1));
+        let chunk_tokens = options.chunk_tokens.unwrap_or(traits.chunk_tokens).clamp(1, options.context_tokens.max(1));
         let model = Model::for_sessions(
             &checkpoint.weights,
             traits.with(options.mechanisms.and(traits.mechanisms)),

@@ -46,7 +46,7 @@ fn engine_on(traits: Traits, spoil: Option<usize>) -> Engine {
     let device = StandIn::new(traits, Spoiler { spoil, ..Spoiler::default() });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/family_heads-q4g64");
     let options =
-        EngineOptions { context_tokens: 64, chunk_tokens: 16, sessions: 5, ..EngineOptions::for_this_machine() };
+        EngineOptions { context_tokens: 64, chunk_tokens: Some(16), sessions: 5, ..EngineOptions::for_this_machine() };
     Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap()
 }
 

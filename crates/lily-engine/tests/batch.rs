@@ -14,7 +14,7 @@ fn engine(checkpoint: &str, cpu: CpuMode) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(checkpoint);
     let options = EngineOptions {
         context_tokens: 128,
-        chunk_tokens: 16,
+        chunk_tokens: Some(16),
         threads: 2,
         sessions: 8,
         cpu,

@@ -35,7 +35,7 @@ fn engine(name: &str, chunk_tokens: usize, sessions: usize, cache: CacheOptions)
     let threads = 1; // there is little to compute, and other tests run beside
     let options = EngineOptions {
         context_tokens: 512,
-        chunk_tokens,
+        chunk_tokens: Some(chunk_tokens),
         sessions,
         threads,
         cache,

@@ -74,7 +74,7 @@ fn what_is_remembered_comes_back_to_the_bit() {
         let dir = with_dir.then(|| dir.path().to_owned());
         let cache = CacheOptions { bytes, dir, ..CacheOptions::default() };
         let options =
-            EngineOptions { context_tokens: 256, chunk_tokens: 48, cache, ..EngineOptions::for_this_machine() };
+            EngineOptions { context_tokens: 256, chunk_tokens: Some(48), cache, ..EngineOptions::for_this_machine() };
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
         Engine::on(cuda_device().unwrap(), Checkpoint::open(&path).unwrap(), &options).unwrap()
     };

@@ -45,7 +45,8 @@ fn engine(traits: Traits, memory: Option<DeviceMemory>) -> (Arc<Mutex<Log>>, Res
     let device = StandIn { memory, ..StandIn::new(traits, Watched(Arc::clone(&log))) };
     // Without a prefix cache, so that the same prompt runs the same plans again.
     let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
-    let options = EngineOptions { context_tokens: 64, chunk_tokens: 4, cache, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 64, chunk_tokens: Some(4), cache, ..EngineOptions::for_this_machine() };
     (log, Engine::on(Box::new(device), checkpoint, &options))
 }
 

@@ -18,7 +18,13 @@ fn engine(name: &str, chunk_tokens: usize, cpu: CpuMode) -> Engine {
 fn engine_with(name: &str, chunk_tokens: usize, cpu: CpuMode, cache: CacheOptions) -> Engine {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints").join(name);
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}"));
-    let options = EngineOptions { context_tokens: 640, chunk_tokens, cpu, cache, ..EngineOptions::for_this_machine() };
+    let options = EngineOptions {
+        context_tokens: 640,
+        chunk_tokens: Some(chunk_tokens),
+        cpu,
+        cache,
+        ..EngineOptions::for_this_machine()
+    };
     Engine::new(checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -16,7 +16,8 @@ fn small() -> PathBuf {
 }
 
 fn engine(path: &Path) -> Engine {
-    let options = EngineOptions { context_tokens: CONTEXT, chunk_tokens: CHUNK, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: CONTEXT, chunk_tokens: Some(CHUNK), ..EngineOptions::for_this_machine() };
     Engine::new(Checkpoint::open(path).unwrap(), &options).unwrap()
 }
 

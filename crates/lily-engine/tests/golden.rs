@@ -14,7 +14,8 @@ fn golden(path: &str) -> PathBuf {
 
 fn engine(checkpoint: &str, cpu: CpuMode) -> Engine {
     let checkpoint = Checkpoint::open(&golden(checkpoint)).unwrap_or_else(|e| panic!("{checkpoint}: {e}"));
-    let options = EngineOptions { context_tokens: 128, chunk_tokens: 32, cpu, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 128, chunk_tokens: Some(32), cpu, ..EngineOptions::for_this_machine() };
     Engine::new(checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 

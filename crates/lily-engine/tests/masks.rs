@@ -62,7 +62,7 @@ fn engine() -> (Log, Engine) {
     let log = Log::default();
     let device = StandIn::new(Traits::CPU, Watched(Arc::clone(&log)));
     let options =
-        EngineOptions { context_tokens: 64, chunk_tokens: 16, sessions: 4, ..EngineOptions::for_this_machine() };
+        EngineOptions { context_tokens: 64, chunk_tokens: Some(16), sessions: 4, ..EngineOptions::for_this_machine() };
     (log, Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap())
 }
 

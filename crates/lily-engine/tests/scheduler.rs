@@ -19,7 +19,8 @@ const CONTEXT: usize = 256;
 
 fn engine() -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
-    let options = EngineOptions { context_tokens: CONTEXT, chunk_tokens: 32, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: CONTEXT, chunk_tokens: Some(32), ..EngineOptions::for_this_machine() };
     Engine::new(Checkpoint::open(&path).unwrap(), &options).unwrap()
 }
 

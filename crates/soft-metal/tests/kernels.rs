@@ -101,7 +101,7 @@ mod with_instructions_of_nvidia {
             project, matvec_add;
         delta: delta_scan_and_gated_norm, delta_step;
         drift: the_state_keeps_32768_tokens;
-        attention: attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders;
+        attention: attend, attend_by_segments, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders;
         moe: router_and_router_step, expert_gate_up_and_down, experts_gate_up_step, experts_down_step;
         chunks: products_do_not_depend_on_the_chunk, router_does_not_depend_on_the_chunk,
             experts_do_not_depend_on_the_chunk_or_tile, attention_does_not_depend_on_the_chunk,

@@ -18,7 +18,7 @@ fn engine() -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/base-q4g64");
     let options = EngineOptions {
         context_tokens: 128,
-        chunk_tokens: 48,
+        chunk_tokens: Some(48),
         mechanisms: Mechanisms::NONE,
         // Nothing is kept of the prompt, so that every run computes it in one chunk.
         cache: CacheOptions { bytes: 0, ..CacheOptions::default() },

@@ -2,33 +2,40 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use lily_engine::backend::{Backend, BackendError, Device, DeviceMemory};
 use lily_engine::cache::CacheOptions;
 use lily_engine::checkpoint::Checkpoint;
 use lily_engine::engine::{Engine, EngineOptions};
 use lily_engine::kernel::codegen::contracts;
-use lily_engine::plan::Home;
+use lily_engine::model::Traits;
+use lily_engine::plan::{BufferTable, Home};
 use safetensors::SafeTensors;
 use soft_metal::kernels::{self, Text, Variant};
 use soft_metal::{Mode, Order, Settings, SoftMetal};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 fn golden(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(path)
 }
 
 fn engine(device: SoftMetal) -> Engine {
+    engine_on(Box::new(device), 32)
+}
+
+fn engine_on(device: Box<dyn Device>, chunk_tokens: usize) -> Engine {
     let checkpoint = Checkpoint::open(&golden("checkpoints/mlx/base-q4g64")).unwrap();
     // Nothing is kept of a prompt, so that it ends with a chunk of several rows.
     let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
     let options = EngineOptions {
         context_tokens: 128,
-        chunk_tokens: 32,
+        chunk_tokens: Some(chunk_tokens),
         sessions: 8,
         cache,
         ..EngineOptions::for_this_machine()
     };
-    Engine::on(Box::new(device), checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
+    Engine::on(device, checkpoint, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Tokens of the golden, and logits of a float32 run at each.
@@ -98,6 +105,45 @@ fn prefill_follows_the_reference() {
     let got = session.logits().unwrap();
     let error = relative_rms(got, &want[want.len() - got.len()..]);
     assert!(error < 2.0 * spread(), "relative rms error {error}; the reference's bf16 run has {}", spread());
+}
+
+/// A device that attends by segments in short contexts too.
+struct Segmented(SoftMetal);
+
+impl Device for Segmented {
+    fn traits(&self) -> Traits {
+        Traits { segment_keys: 64, ..self.0.traits() }
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        self.0.memory()
+    }
+
+    fn load(
+        self: Box<Self>,
+        checkpoint: Arc<Checkpoint>,
+        table: &BufferTable,
+    ) -> Result<Box<dyn Backend>, BackendError> {
+        Box::new(self.0).load(checkpoint, table)
+    }
+}
+
+#[test]
+fn a_prompt_by_segments_follows_the_same_in_one_and_does_not_depend_on_chunks() {
+    let tokens: Vec<u32> = wanted().0.into_iter().cycle().take(100).collect();
+    for text in [Text::Metal, Text::Nvidia] {
+        let device = SoftMetal { variant: Variant { text, ..Variant::PLAIN }, ..plain(Order::Random(5)) };
+        let logits = |device: Box<dyn Device>, chunk_tokens| {
+            let mut engine = engine_on(device, chunk_tokens);
+            let mut session = engine.new_session().unwrap();
+            engine.advance(&mut session, &tokens, &[], &mut |_, _| ControlFlow::Continue(())).unwrap();
+            session.logits().unwrap().to_vec()
+        };
+        let (whole, by_segments) = (logits(Box::new(device), 32), logits(Box::new(Segmented(device)), 32));
+        let error = relative_rms(&by_segments, &whole);
+        assert!(error > 0.0 && error < spread(), "{text:?}: relative rms error {error}; bf16 costs {}", spread());
+        assert_eq!(logits(Box::new(Segmented(device)), 7), by_segments, "{text:?}: chunks of 7 change bits");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn check(times: &StepTimes, kernels: &[&str]) {
 #[test]
 fn what_is_repeated_or_left_out_leads_nobody_astray() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/checkpoints/mlx/base-q4g64");
-    let options = EngineOptions { context_tokens: 64, chunk_tokens: 6, ..EngineOptions::for_this_machine() };
+    let options = EngineOptions { context_tokens: 64, chunk_tokens: Some(6), ..EngineOptions::for_this_machine() };
     let device = SoftMetal { variant: Variant::PLAIN, settings: Settings::default(), shuffle: Some(3) };
     let mut engine = Engine::on(Box::new(device), Checkpoint::open(&path).unwrap(), &options).unwrap();
     let sampler = Sampler::new(SamplingParams::greedy(), engine.model().shape.vocab).unwrap();

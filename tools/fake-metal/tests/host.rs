@@ -27,7 +27,7 @@ fn checkpoint() -> Checkpoint {
 }
 
 fn options(backend: BackendChoice) -> EngineOptions {
-    EngineOptions { context_tokens: CONTEXT, chunk_tokens: CHUNK, backend, ..EngineOptions::for_this_machine() }
+    EngineOptions { context_tokens: CONTEXT, chunk_tokens: Some(CHUNK), backend, ..EngineOptions::for_this_machine() }
 }
 
 fn engine(backend: BackendChoice) -> Result<Engine, EngineError> {

@@ -133,12 +133,53 @@ fn qk_prep_reference(v: QkPrepViews<'_>) {
     }
 }
 
+dims! {
+    /// How a chunk's attention splits the cache. Where a segment ends depends on nothing but its keys, so that a token's
+    /// result does not depend on the chunk it is in.
+    Segments {
+        /// Most segments that a token sees.
+        count: u32,
+        /// Keys of a segment: a multiple of 64, unless there is one segment.
+        keys: u32,
+    }
+}
+
+impl Segments {
+    /// No splitting.
+    pub const ONE: Segments = Segments { count: 1, keys: u32::MAX };
+
+    /// Of so many keys each, for contexts of so many tokens.
+    pub fn new(keys: u32, context_tokens: usize) -> Self {
+        Self { count: (context_tokens as u32).div_ceil(keys).max(1), keys }
+    }
+
+    /// Bytes of the partial results of a chunk: none where nothing is split.
+    pub fn partials_bytes(&self, dims: &AttentionDims) -> usize {
+        if self.count > 1 { dims.rows as usize * dims.partial_bytes(self.count) } else { 0 }
+    }
+
+    /// Segments that a token at this position sees.
+    fn seen(&self, position: u32) -> u32 {
+        position / self.keys + 1
+    }
+
+    /// Of the tokens of a chunk that see several segments, how many each sees.
+    fn several(&self, rows: u32, step: Step) -> impl Iterator<Item = f64> {
+        let seen = (step.position..step.position + rows).map(|position| self.seen(position));
+        seen.filter(|seen| *seen > 1).map(f64::from)
+    }
+}
+
 kernel! {
-    /// Causal attention of a chunk over the cache, times the sigmoid of the output gate.
+    /// Causal attention of a chunk over the cache, by segments. A token that sees one segment gets its output, times the sigmoid of
+    /// the output gate; one that sees several gets the partial result of each, fp32 `[rows, segments, heads, 2 + D]`:
+    /// largest score, sum, weighted values. What is not said here stays as it is.
     Attend, "attend", args AttendArgs, views AttendViews {
         args {
             /// Dimensions.
             dims: AttentionDims,
+            /// How the cache is split.
+            segments: Segments,
         }
         buffers {
             step: read u32,
@@ -146,17 +187,19 @@ kernel! {
             q_raw: read bf16,
             keys: read bf16,
             values: read bf16,
-            out: write bf16,
+            partials: update f32,
+            out: update bf16,
         }
         launch: |a| {
             let queries = a.dims.rows * a.dims.queries_per_kv() as u32;
-            let groups = [queries.div_ceil(8 * launch::ATTEND_SIMDGROUPS), a.dims.kv_heads, 1];
+            let groups = [queries.div_ceil(8 * launch::ATTEND_SIMDGROUPS), a.dims.kv_heads, a.segments.count];
             Launch::new(groups, launch::ATTEND_SIMDGROUPS * launch::SIMD_WIDTH).constant(Constant::HeadDim, a.dims.head_dim)
         },
         cost: |a, step| {
-            let mut cost = a.dims.cost(step);
-            cost.state_bytes -= 4.0 * a.dims.rows as f64 * a.dims.kv_width() as f64;
-            cost.activation_bytes = 6.0 * a.dims.rows as f64 * a.dims.q_width() as f64;
+            let (d, mut cost) = (a.dims, a.dims.cost(step));
+            cost.state_bytes -= 4.0 * d.rows as f64 * d.kv_width() as f64;
+            cost.activation_bytes = 6.0 * d.rows as f64 * d.q_width() as f64
+                + a.segments.several(d.rows, step).sum::<f64>() * d.partial_bytes(1) as f64;
             cost
         },
         tolerance: 8e-3,
@@ -164,31 +207,89 @@ kernel! {
     }
 }
 
-fn attend_reference(v: AttendViews<'_>) {
-    let a = v.args.dims;
+/// Attention of one query of a KV head, whose first column is `column`, over these keys: largest score, sum, weighted values.
+fn partial_reference(
+    a: &AttentionDims,
+    q: &[bf16],
+    [keys, values]: [&[bf16]; 2],
+    column: usize,
+    range: std::ops::Range<usize>,
+) -> (f64, f64, Vec<f64>) {
     let (d, kv) = (a.head_dim as usize, a.kv_width());
+    let score = |i: usize| -> f64 {
+        let key = &keys[i * kv + column..][..d];
+        key.iter().zip(q).map(|(k, q)| k.to_f64() * q.to_f64()).sum::<f64>() * a.scale() as f64
+    };
+    let scores: Vec<f64> = range.clone().map(score).collect();
+    let most = scores.iter().cloned().fold(EMPTY_BLOCK as f64, f64::max);
+    let mut sum = vec![0.0f64; d];
+    for (i, score) in range.zip(&scores) {
+        let value = &values[i * kv + column..][..d];
+        sum.iter_mut().zip(value).for_each(|(s, x)| *s += (score - most).exp() * x.to_f64());
+    }
+    (most, scores.iter().map(|s| (s - most).exp()).sum(), sum)
+}
+
+pub(crate) fn attend_reference(v: AttendViews<'_>) {
+    let (a, segments, width) = (v.args.dims, v.args.segments, partial_width(&v.args.dims));
+    let (d, heads) = (a.head_dim as usize, a.heads as usize);
     for (at, out) in v.out.chunks_exact_mut(d).enumerate() {
-        let (t, head) = (at / a.heads as usize, at % a.heads as usize);
-        let visible = v.step[0] as usize + t + 1;
+        let (t, head) = (at / heads, at % heads);
+        let position = v.step[0] + t as u32;
+        let (visible, size) = (position as usize + 1, segments.keys as usize);
         let column = head / a.queries_per_kv() * d;
         let q = &v.q[at * d..][..d];
-        let row = |cache: &'_ [bf16], i: usize| -> Vec<f64> {
-            cache[i * kv + column..][..d].iter().map(|x| x.to_f64()).collect()
-        };
-        let scores: Vec<f64> = (0..visible)
-            .map(|i| row(v.keys, i).iter().zip(q).map(|(k, q)| k * q.to_f64()).sum::<f64>() * a.scale() as f64)
-            .collect();
-        let most = scores.iter().cloned().fold(f64::NEG_INFINITY, f64::max);
-        let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
-        let mut sum = vec![0.0f64; d];
-        for (i, score) in scores.iter().enumerate() {
-            let weight = (score - most).exp() / total;
-            sum.iter_mut().zip(row(v.values, i)).for_each(|(s, x)| *s += weight * x);
+        let seen = segments.seen(position) as usize;
+        for s in 0..seen {
+            let range = s * size..visible.min((s + 1) * size);
+            let (most, total, sum) = partial_reference(&a, q, [v.keys, v.values], column, range);
+            if seen == 1 {
+                let gate = &v.q_raw[(at * 2 + 1) * d..][..d];
+                let gated = sum.iter().zip(gate).map(|(sum, gate)| (sum / total) as f32 * sigmoid(gate.to_f32()));
+                out.iter_mut().zip(gated).for_each(|(out, gated)| *out = bf16::from_f32(gated));
+            } else {
+                let part = &mut v.partials[((t * segments.count as usize + s) * heads + head) * width..][..width];
+                (part[0], part[1]) = (most as f32, total as f32);
+                part[2..].iter_mut().zip(sum).for_each(|(p, s)| *p = s as f32);
+            }
         }
-        let gate = &v.q_raw[(at * 2 + 1) * d..][..d];
-        for i in 0..d {
-            out[i] = bf16::from_f32(sum[i] as f32 * sigmoid(gate[i].to_f32()));
+    }
+}
+
+kernel! {
+    /// The partial results of [`Attend`] merged and gated, of tokens that see several segments.
+    MergeSegments, "merge_segments", args MergeSegmentsArgs, views MergeSegmentsViews {
+        args {
+            /// Dimensions.
+            dims: AttentionDims,
+            /// How the cache was split.
+            segments: Segments,
         }
+        buffers {
+            step: read u32,
+            q_raw: read bf16,
+            partials: read f32,
+            out: update bf16,
+        }
+        launch: |a| launch::items(a.dims.rows, a.dims.heads),
+        cost: |a, step| Cost {
+            activation_bytes: a.segments.several(a.dims.rows, step)
+                .map(|seen| seen * a.dims.partial_bytes(1) as f64 + 4.0 * a.dims.q_width() as f64)
+                .sum(),
+            ..Cost::default()
+        },
+        tolerance: 8e-3,
+        reference: |v| {
+            let (a, segments) = (v.args.dims, v.args.segments);
+            let (q, most) = (a.q_width(), segments.count as usize * a.partial_bytes(1) / 4);
+            for (t, out) in v.out.chunks_exact_mut(q).enumerate() {
+                let seen = segments.seen(v.step[0] + t as u32);
+                if seen > 1 {
+                    let one = AttentionDims { rows: 1, ..a };
+                    merge_blocks(&one, seen, &v.q_raw[2 * t * q..][..2 * q], &v.partials[t * most..][..most], out);
+                }
+            }
+        },
     }
 }
 
@@ -229,8 +330,8 @@ kernel! {
                 keys: &mut *v.keys, values: &mut *v.values, q: &mut q,
             });
             attend_reference(AttendViews {
-                args: AttendArgs { dims },
-                step: v.step, q: &q, q_raw: v.q_raw, keys: v.keys, values: v.values, out: v.out,
+                args: AttendArgs { dims, segments: Segments::ONE },
+                step: v.step, q: &q, q_raw: v.q_raw, keys: v.keys, values: v.values, partials: &mut [], out: v.out,
             });
         },
     }
@@ -354,26 +455,15 @@ pub(super) fn blocks_reference(
     [keys, values]: [&[bf16]; 2],
     partials: &mut [f32],
 ) {
-    let (d, kv, width) = (dims.head_dim as usize, dims.kv_width(), partial_width(&dims));
+    let (d, width) = (dims.head_dim as usize, partial_width(&dims));
     let visible = position as usize + 1;
     for (at, out) in partials.chunks_exact_mut(width).enumerate() {
         let (block, head) = (at / dims.heads as usize, at % dims.heads as usize);
         let column = head / dims.queries_per_kv() * d;
         let range = block_range(visible, reading.blocks, reading.block_keys, block);
         let q = &q[head * d..][..d];
-        let score = |i: usize| -> f64 {
-            let key = &keys[i * kv + column..][..d];
-            key.iter().zip(q).map(|(k, q)| k.to_f64() * q.to_f64()).sum::<f64>() * dims.scale() as f64
-        };
-        let scores: Vec<f64> = range.clone().map(score).collect();
-        let most = scores.iter().cloned().fold(EMPTY_BLOCK as f64, f64::max);
-        let mut sum = vec![0.0f64; d];
-        for (i, score) in range.zip(&scores) {
-            let value = &values[i * kv + column..][..d];
-            sum.iter_mut().zip(value).for_each(|(s, x)| *s += (score - most).exp() * x.to_f64());
-        }
-        out[0] = most as f32;
-        out[1] = scores.iter().map(|s| (s - most).exp()).sum::<f64>() as f32;
+        let (most, total, sum) = partial_reference(&dims, q, [keys, values], column, range);
+        (out[0], out[1]) = (most as f32, total as f32);
         out[2..].iter_mut().zip(sum).for_each(|(o, s)| *o = s as f32);
     }
 }

@@ -6,7 +6,7 @@
 use super::launch::GEOMETRY;
 use super::{
     AttentionDims, CacheReading, Constant, Contract, DeltaDims, EMPTY_BLOCK, Layout, MoeDims, NO_TILE, PACKED_QUERIES,
-    WIDE_PACKED_QUERIES,
+    Segments, WIDE_PACKED_QUERIES,
 };
 
 /// Numbers of the sampler.
@@ -46,6 +46,7 @@ pub fn contracts() -> Vec<&'static Contract> {
         DeltaStep,
         QkPrep,
         Attend,
+        MergeSegments,
         AttendStep,
         AttendBlocks,
         AttendMerge,
@@ -87,8 +88,14 @@ pub fn args_header() -> String {
     for (constant, name) in Constant::ALL {
         text += &format!("constant uint {name} [[function_constant({})]];\n", constant as u32);
     }
-    let dims =
-        [MoeDims::LAYOUT, DeltaDims::LAYOUT, AttentionDims::LAYOUT, CacheReading::LAYOUT, super::SampleParams::LAYOUT];
+    let dims = [
+        MoeDims::LAYOUT,
+        DeltaDims::LAYOUT,
+        AttentionDims::LAYOUT,
+        Segments::LAYOUT,
+        CacheReading::LAYOUT,
+        super::SampleParams::LAYOUT,
+    ];
     for layout in dims.into_iter().chain(contracts().into_iter().filter(|c| c.on_gpu()).map(|c| c.layout)) {
         text += &structure(&layout);
     }

@@ -17,6 +17,7 @@ pub mod signature;
 pub mod source;
 mod unfused;
 
+pub(crate) use attention::attend_reference;
 pub use attention::*;
 pub(crate) use delta::decay_of;
 pub use delta::*;

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &embedded![
     "attend_decode.metal",
     "attend_keys.h",
     "attend_keys_mma.h",
+    "attend_outputs.h",
     "attend_tile.h",
     "attend_tile_mma.h",
     "attention.h",

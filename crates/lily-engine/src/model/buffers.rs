@@ -1,7 +1,7 @@
 //! Names and sizes of all buffers of a model.
 
 use super::{DecodeClass, Mechanism, Model, Traits};
-use crate::kernel::{MatrixSlots, RESULT_WORDS, SCAN_STRETCH, SCAN_WORDS, SampleParams, Step, launch};
+use crate::kernel::{MatrixSlots, RESULT_WORDS, SCAN_STRETCH, SCAN_WORDS, SampleParams, Segments, Step, launch};
 use crate::plan::{BufferTable, Home, Slot};
 use crate::shape::Shape;
 use crate::weights::{AttentionWeights, DeltaWeights, FileRange, LayerWeights, Matrix, MixerWeights, Weights};
@@ -158,7 +158,7 @@ impl Scratch {
             offsets: add("offsets", 4 * (m.experts + 1)),
             order: add("order", 4 * assignments),
             tiles: add("tiles", 8 * tiles),
-            partials: add("partials", batch * extra.partials_bytes),
+            partials: add("partials", (batch * extra.partials_bytes).max(rows * extra.segments_bytes)),
             act: add("act", 2 * assignments * m.expert_width),
             expert_y: add("expert_y", 2 * assignments * shape.hidden),
             shared_act: add("shared_act", 2 * rows * m.shared_width),
@@ -272,8 +272,10 @@ fn layer(n: &mut Namer<'_>, shape: &Shape, context: usize, w: &LayerWeights) -> 
 
 /// Bytes of scratch that only some devices and plans need.
 struct Extra {
-    /// Partial results of attention in a decode step.
+    /// Partial results of attention of a session in a decode step.
     partials_bytes: usize,
+    /// The same of a row in a prefill chunk.
+    segments_bytes: usize,
     /// Products of the experts before their activation.
     products_bytes: usize,
     /// An expanded matrix.
@@ -282,6 +284,7 @@ struct Extra {
 
 impl Extra {
     fn new(shape: &Shape, traits: Traits, context_tokens: usize, layers: &[LayerBuffers]) -> Self {
+        let segments = Segments::new(traits.segment_keys, context_tokens);
         let blocks = DecodeClass::most_blocks(context_tokens, traits) as usize;
         let (a, m) = (&shape.attention, &shape.moe);
         let unless = |mechanism, bytes| if traits.mechanisms.has(mechanism) { 0 } else { bytes };
@@ -289,6 +292,11 @@ impl Extra {
         let expanded = layers.iter().map(|layer| most_elements(layer, m.experts)).max().unwrap_or(0);
         Self {
             partials_bytes: 4 * blocks * a.heads * (a.head_dim + 2),
+            segments_bytes: if segments.count > 1 {
+                4 * segments.count as usize * a.heads * (a.head_dim + 2)
+            } else {
+                0
+            },
             products_bytes: unless(Mechanism::FusedGateUp, 4 * products),
             expanded_bytes: unless(Mechanism::FusedDequantize, 2 * expanded),
         }

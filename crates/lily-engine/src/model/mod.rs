@@ -15,7 +15,7 @@ pub use decode::{Choice, DecodeClass};
 pub use mechanism::{Mechanism, Mechanisms, UnknownMechanism};
 
 use crate::kernel::launch::TileHeights;
-use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims, PACKED_QUERIES, WIDE_PACKED_QUERIES};
+use crate::kernel::{AttentionDims, DeltaDims, MatrixSlots, MoeDims, PACKED_QUERIES, Segments, WIDE_PACKED_QUERIES};
 use crate::plan::{BufferTable, Plan, Slot};
 use crate::shape::Shape;
 use crate::weights::Weights;
@@ -28,8 +28,12 @@ pub struct Traits {
     pub split_attention: bool,
     /// How many those are.
     pub blocks: AttentionBlocks,
+    /// Keys of a segment of which a prefill chunk attends to several at once.
+    pub segment_keys: u32,
     /// Queries of a KV head for which a decode step reads a row of the cache once.
     pub packed_queries: u32,
+    /// Tokens of a prefill chunk, unless others are asked for.
+    pub chunk_tokens: usize,
     /// Matrix-matrix tiles.
     pub tiles: TileHeights,
     /// A decode step computes the bits that a prefill chunk of one row would, so that either may compute a prompt token.
@@ -56,7 +60,9 @@ impl Traits {
     pub const CPU: Traits = Traits {
         split_attention: false,
         blocks: AttentionBlocks { short: 1, medium: 1, long_keys: 1024 },
+        segment_keys: Segments::ONE.keys,
         packed_queries: 1,
+        chunk_tokens: 512,
         tiles: TileHeights { least: 16, most: 64, busy: 0, exact: false },
         decode_is_prefill: true,
         chooses_tokens: false,
@@ -66,7 +72,9 @@ impl Traits {
     pub const GPU: Traits = Traits {
         split_attention: true,
         blocks: AttentionBlocks { short: 8, medium: 32, long_keys: 1024 },
+        segment_keys: 8192,
         packed_queries: PACKED_QUERIES,
+        chunk_tokens: 512,
         tiles: TileHeights { least: 16, most: 64, busy: 0, exact: false },
         decode_is_prefill: false,
         chooses_tokens: true,
@@ -77,6 +85,7 @@ impl Traits {
     pub const WIDE_GPU: Traits = Traits {
         blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
+        chunk_tokens: 4096,
         tiles: TileHeights { least: 32, most: 128, busy: 128, exact: true },
         mechanisms: Mechanisms::ALL.without(Mechanism::FixedBlocks),
         ..Traits::GPU
@@ -167,6 +176,10 @@ impl Model {
             rotary_dim: a.rotary_dim as u32,
             eps: self.shape.rms_eps,
         }
+    }
+
+    fn segments(&self) -> Segments {
+        Segments::new(self.traits.segment_keys, self.context_tokens)
     }
 
     fn moe_dims(&self, rows: usize) -> MoeDims {

@@ -176,15 +176,27 @@ impl Model {
             values: *values,
             q,
         });
+        let segments = self.segments();
+        let partials = s.partials.first(segments.partials_bytes(&dims));
         plan.push(Attend {
-            args: AttendArgs { dims },
+            args: AttendArgs { dims, segments },
             step: s.step,
             q,
             q_raw,
             keys: *keys,
             values: *values,
+            partials,
             out: mixed,
         });
+        if segments.count > 1 {
+            plan.push(MergeSegments {
+                args: MergeSegmentsArgs { dims, segments },
+                step: s.step,
+                q_raw,
+                partials,
+                out: mixed,
+            });
+        }
         self.product_add(plan, mixed, o, rows);
     }
 

@@ -38,6 +38,10 @@ pub fn qk_prep(device: &dyn Runs) {
 }
 
 fn attend_at(device: &dyn Runs, dims: AttentionDims, position: u32, scale: f32) {
+    attend_segments_at(device, dims, Segments::ONE, position, scale);
+}
+
+fn attend_segments_at(device: &dyn Runs, dims: AttentionDims, segments: Segments, position: u32, scale: f32) {
     let mut c = Case::new(15);
     let (rows, kv, q) = (dims.rows, dims.kv_width() as u32, dims.q_width() as u32);
     // What lies behind the last key is never looked at.
@@ -47,16 +51,41 @@ fn attend_at(device: &dyn Runs, dims: AttentionDims, position: u32, scale: f32) 
         c.bytes(bytemuck::cast_slice(&values).to_vec())
     };
     let (keys, values) = (cache(scale), cache(1.0));
-    let kernel = Attend {
-        args: AttendArgs { dims },
-        step: c.u32(&[position, 0]),
-        q: c.bf16(rows * q, 4.0),
-        q_raw: c.bf16(rows * 2 * q, 2.0),
-        keys,
-        values,
-        out: c.poison(2 * rows * q),
-    };
-    c.check(kernel.dispatch(), &format!("at {position}, {dims:?}"), device);
+    // What is not an output of this kernel is there already.
+    let partials = c.f32((segments.partials_bytes(&dims) / 4) as u32, -1.0, 1.0);
+    let (step, q_raw, out) = (c.u32(&[position, 0]), c.bf16(rows * 2 * q, 2.0), c.bf16(rows * q, 1.0));
+    let args = AttendArgs { dims, segments };
+    let kernel = Attend { args, step, q: c.bf16(rows * q, 4.0), q_raw, keys, values, partials, out };
+    let label = format!("at {position}, {dims:?}, {segments:?}");
+    if segments.count > 1 {
+        let mut merged = c.copy();
+        let contents = merged.contents.iter_mut().find(|(slot, _)| *slot == partials).expect("partial results");
+        contents.1 = c.reference(&kernel.dispatch()).swap_remove(0);
+        let kernel = MergeSegments { args: MergeSegmentsArgs { dims, segments }, step, q_raw, partials, out };
+        merged.check(kernel.dispatch(), &label, device);
+    }
+    c.check(kernel.dispatch(), &label, device);
+}
+
+pub fn attend_by_segments(device: &dyn Runs) {
+    // Tokens before, on and behind the ends of segments, in chunks that begin in the first one or later and end in any; every
+    // head size, groups of 3, 8, 9 and 16 heads; fewer segments than there might be.
+    for (rows, position, head_dim, heads, kv_heads, keys, count) in [
+        (1, 63, 64, 6, 2, 64, 3),
+        (1, 64, 64, 6, 2, 64, 3),
+        (70, 0, 64, 6, 2, 64, 2),
+        (17, 55, 128, 16, 2, 64, 4),
+        (33, 100, 256, 8, 1, 128, 2),
+        (40, 300, 256, 16, 2, 128, 3),
+        (3, 130, 128, 9, 1, 64, 5),
+        (9, 700, 256, 16, 1, 192, 4),
+        (65, 190, 64, 2, 2, 128, 2),
+    ] {
+        let dims = AttentionDims { head_dim, kv_heads, ..attention_dims(rows, heads) };
+        for scale in [1.0, 30.0] {
+            attend_segments_at(device, dims, Segments { count, keys }, position, scale);
+        }
+    }
 }
 
 pub fn attend(device: &dyn Runs) {
@@ -94,12 +123,13 @@ fn attend_in_turns(device: &dyn Runs) {
     };
     let large = |is: bool| if is { 8.0 } else { 0.0 };
     let kernel = Attend {
-        args: AttendArgs { dims },
+        args: AttendArgs { dims, segments: Segments::ONE },
         step: c.u32(&[position, 0]),
         q: slot(&mut c, dims.rows * dims.heads, &|query, i| large(i == query % dims.heads / 8)),
         q_raw: c.bf16(2 * dims.rows * dims.heads * d, 2.0),
         keys: slot(&mut c, rows, &|key, i| large((key, i) == (5, 0) || (key, i) == (70, 1))),
         values: c.bf16(rows * d, 1.0),
+        partials: c.bytes(Vec::new()),
         out: c.poison(2 * dims.rows * dims.heads * d),
     };
     c.check(kernel.dispatch(), &format!("in turns at {position}, {dims:?}"), device);

@@ -148,19 +148,33 @@ pub fn experts_do_not_depend_on_the_chunk_or_tile(device: &dyn Runs) {
 
 pub fn attention_does_not_depend_on_the_chunk(device: &dyn Runs) {
     const POSITION: u32 = 23;
+    let segments = Segments { count: 3, keys: 64 };
     let dims = |rows| AttentionDims { rows, heads: 6, kv_heads: 2, head_dim: 64, rotary_dim: 32, eps: 1e-6 };
     let (q, q_raw) = (numbers(48, ALL * 384, 4.0), numbers(49, ALL * 768, 2.0));
     let (keys, values) = (numbers(50, (POSITION + ALL) * 128, 2.0), numbers(51, (POSITION + ALL) * 128, 1.0));
+    let partials_bytes = segments.partials_bytes(&dims(1)) as u32;
     compare_cuts(device, "attend", |run, rows, _| {
         let (count, mut c) = (rows.len() as u32, Case::new(52));
+        let (dims, step) = (dims(count), [POSITION + rows.start, 0]);
         let kernel = Attend {
-            args: AttendArgs { dims: dims(count) },
-            step: c.u32(&[POSITION + rows.start, 0]),
+            args: AttendArgs { dims, segments },
+            step: c.u32(&step),
             q: c.bytes(cut(&q, 768, &rows)),
             q_raw: c.bytes(cut(&q_raw, 1536, &rows)),
             keys: c.bytes(keys.clone()),
             values: c.bytes(values.clone()),
+            partials: c.poison(count * partials_bytes),
             out: c.poison(2 * count * 384),
+        };
+        let mut attended = run(&c, &kernel.dispatch()).into_iter();
+        let mut next = || attended.next().expect("partial results, and the output");
+        let mut c = Case::new(60);
+        let kernel = MergeSegments {
+            args: MergeSegmentsArgs { dims, segments },
+            step: c.u32(&step),
+            q_raw: c.bytes(cut(&q_raw, 1536, &rows)),
+            partials: c.bytes(next()),
+            out: c.bytes(next()),
         };
         (run(&c, &kernel.dispatch()), Vec::new())
     });

@@ -245,7 +245,7 @@ macro_rules! common_cases {
                 gate_up, project, matvec_add;
             delta: delta_prep, delta_scan_and_gated_norm, delta_step;
             drift: the_state_keeps_32768_tokens;
-            attention: qk_prep, attend, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,
+            attention: qk_prep, attend, attend_by_segments, attend_at_long_contexts, attend_blocks_and_merge, attend_blocks_at_borders,
                 attend_merge_of_many_blocks;
             moe: router_and_router_step, route_and_group_rows, route_breaks_ties_towards_the_lowest_expert,
                 expert_gate_up_and_down, combine, experts_gate_up_step, experts_down_step;

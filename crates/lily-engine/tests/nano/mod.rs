@@ -17,7 +17,7 @@ use std::path::Path;
 fn engine(device: Box<dyn Device>) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
     let options =
-        EngineOptions { context_tokens: 256, chunk_tokens: 48, sessions: 5, ..EngineOptions::for_this_machine() };
+        EngineOptions { context_tokens: 256, chunk_tokens: Some(48), sessions: 5, ..EngineOptions::for_this_machine() };
     Engine::on(device, Checkpoint::open(&path).unwrap(), &options).unwrap_or_else(|e| panic!("{e}"))
 }
 

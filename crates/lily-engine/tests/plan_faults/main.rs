@@ -233,7 +233,7 @@ impl Wanted {
         // Nothing is kept of the prompt, so that it ends with a chunk of several rows.
         let cache = CacheOptions { bytes: 0, ..CacheOptions::default() };
         let options =
-            EngineOptions { context_tokens: 128, chunk_tokens: 24, cache, ..EngineOptions::for_this_machine() };
+            EngineOptions { context_tokens: 128, chunk_tokens: Some(24), cache, ..EngineOptions::for_this_machine() };
         let device = StandIn::new(Traits::GPU, Faulty { change: change.clone(), seen: Arc::clone(seen) });
         let mut engine = Engine::on(Box::new(device), checkpoint, &options).unwrap();
         let mut session = engine.new_session().unwrap();

@@ -20,7 +20,7 @@ pub struct MeasureArgs {
     /// Tokens to decode at every context
     #[arg(long, default_value_t = 64, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub decode: usize,
-    /// Longest prefill chunk, in tokens [default: 512]
+    /// Longest prefill chunk, in tokens [default: what suits the device]
     #[arg(long, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub chunk: Option<usize>,
     /// Seed of the random tokens

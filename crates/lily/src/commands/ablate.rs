@@ -63,7 +63,7 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
     let longest = prefill_lengths.iter().copied().chain(decoding).max().unwrap_or(1);
     let engine = EngineArgs { context: Some(longest), device: measured.device.clone() };
     let mut options = engine.options(longest)?;
-    options.chunk_tokens = measured.chunk.unwrap_or(options.chunk_tokens);
+    options.chunk_tokens = measured.chunk;
     options.cache.bytes = 0; // the same prompt again is computed again
     let mechanisms: Vec<Mechanism> = match (&args.chunk_sizes, most_guessed, args.mechanism.is_empty()) {
         (None, None, true) => Mechanism::ALL.map(|(mechanism, _)| mechanism).to_vec(),
@@ -94,7 +94,7 @@ pub fn run(args: &AblateArgs) -> Result<(), Failure> {
         bar.inc(1);
     }
     for &size in sizes {
-        let mut other = Engine::new(open(&model)?, &EngineOptions { chunk_tokens: size, ..options.clone() })?;
+        let mut other = Engine::new(open(&model)?, &EngineOptions { chunk_tokens: Some(size), ..options.clone() })?;
         effects.extend(chunks(&mut other, &mut engine, args)?);
         bar.inc(1);
     }

@@ -6,7 +6,6 @@ use crate::load::open;
 use crate::model::Caches;
 use crate::output;
 use lily_engine::checkpoint::inspect::Report;
-use lily_engine::engine::EngineOptions;
 use lily_engine::memory::{Asked, MemoryPlan};
 use lily_engine::model::{Model, Traits};
 
@@ -19,9 +18,8 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let limit = checkpoint.weights.shape.max_context_tokens;
     let mut contexts: Vec<usize> = CONTEXTS.into_iter().filter(|&c| c < limit).collect();
     contexts.push(limit.min(CONTEXTS[CONTEXTS.len() - 1]));
-    let chunk = EngineOptions::for_this_machine().chunk_tokens;
     let plan = |context: usize| {
-        let model = Model::new(&checkpoint.weights, Traits::CPU, chunk.min(context), context);
+        let model = Model::new(&checkpoint.weights, Traits::CPU, Traits::CPU.chunk_tokens.min(context), context);
         MemoryPlan::new(&checkpoint, &model, Asked::default(), None)
     };
     let report = Report::new(&checkpoint, contexts.into_iter().map(plan).collect());

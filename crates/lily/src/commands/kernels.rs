@@ -82,7 +82,7 @@ pub fn run(args: &KernelsArgs) -> Result<(), Failure> {
     let checkpoint = open(&model)?;
     let engine = EngineArgs { context: Some(args.context + args.rows), device: args.device.clone() };
     let mut options = engine.options(checkpoint.weights.shape.max_context_tokens)?;
-    options.chunk_tokens = args.rows;
+    options.chunk_tokens = Some(args.rows);
     options.sessions = args.sessions;
     options.cache.bytes = 0; // the same context again is computed again
     let mut engine = Engine::new(checkpoint, &options)?;

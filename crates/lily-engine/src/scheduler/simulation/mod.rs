@@ -60,7 +60,7 @@ impl Setup {
         let dir = self.dir.as_ref().map(|dir| dir.path().to_owned());
         let options = EngineOptions {
             context_tokens: CONTEXT,
-            chunk_tokens: CHUNK_TOKENS,
+            chunk_tokens: Some(CHUNK_TOKENS),
             sessions: self.sessions,
             cache: CacheOptions { bytes: self.cache_bytes, dir, dir_bytes: 400_000 },
             ..EngineOptions::for_this_machine()

@@ -133,7 +133,7 @@ pub fn measure(args: &BenchArgs) -> Result<Arm, Failure> {
     arm.host_bytes = peak_resident_bytes();
     arm.own.bandwidth = engine.bandwidth()?.unwrap_or_else(|| read_bandwidth(options.threads));
     arm.own.threads = options.threads;
-    arm.own.chunk_tokens = options.chunk_tokens;
+    arm.own.chunk_tokens = engine.model().chunk_tokens;
     drop(engine);
     if let Some(cached) = args.cached {
         arm.own.first_token = first_token(args, options, cached)?;
@@ -151,7 +151,7 @@ fn options(args: &BenchArgs) -> Result<EngineOptions, Failure> {
     let longest = args.measure.prefill.0.iter().copied().chain(contexts).max().unwrap_or(1);
     let engine = EngineArgs { context: Some(longest), device: args.measure.device.clone() };
     let mut options = engine.options(longest)?;
-    options.chunk_tokens = args.measure.chunk.unwrap_or(options.chunk_tokens);
+    options.chunk_tokens = args.measure.chunk;
     options.cache.bytes = 0;
     options.sessions = args.batch.iter().copied().max().unwrap_or(1);
     Ok(options)

@@ -7,7 +7,7 @@
 use super::{Context, sum_squares_bf16, vector_kernel};
 use crate::backend::cpu::isa::{Isa, Simd};
 use crate::backend::cpu::pool::SharedMut;
-use crate::kernel::{AttendStepViews, AttendViews, AttentionDims, QkPrepViews};
+use crate::kernel::{AttendStepViews, AttendViews, AttentionDims, QkPrepViews, attend_reference};
 use half::bf16;
 use std::ops::Range;
 
@@ -276,6 +276,9 @@ fn finish(isa: Isa, d: &AttentionDims, total: &Partial<'_>, q_raw: &[bf16], out:
 }
 
 pub fn attend(context: Context<'_>, v: AttendViews<'_>) {
+    if v.args.segments.count > 1 {
+        return attend_reference(v); // plans for this backend do not split the cache
+    }
     let (d, isa, first) = (v.args.dims, context.isa, v.step[0] as usize);
     let (dim, width, tasks) = (d.head_dim as usize, d.q_width(), d.kv_heads as usize * head_parts(&d));
     let (out, tiles) = (SharedMut::new(v.out), SharedMut::new(&mut context.workspace.tiles));
