@@ -86,6 +86,27 @@ pub fn attend_by_segments(device: &dyn Runs) {
             attend_segments_at(device, dims, Segments { count, keys }, position, scale);
         }
     }
+    merge_segments_far_apart(device);
+}
+
+/// Scores so far apart that one segment takes all, another one for each token.
+fn merge_segments_far_apart(device: &dyn Runs) {
+    let (dims, segments) = (attention_dims(3, 2), Segments { count: 3, keys: 64 });
+    let mut c = Case::new(61);
+    let mut partials = Vec::new();
+    for part in 0..dims.rows * segments.count * dims.heads {
+        let (token, segment) = (part / dims.heads / segments.count, part / dims.heads % segments.count);
+        partials.extend([200.0 * ((token + segment) % segments.count) as f32, 20.0]);
+        partials.extend((0..dims.head_dim).map(|_| c.uniform() * 20.0));
+    }
+    let kernel = MergeSegments {
+        args: MergeSegmentsArgs { dims, segments },
+        step: c.u32(&[130, 0]),
+        q_raw: c.bf16(dims.rows * 2 * dims.q_width() as u32, 2.0),
+        partials: c.bytes(bytemuck::cast_slice(&partials).to_vec()),
+        out: c.poison(2 * dims.rows * dims.q_width() as u32),
+    };
+    c.check(kernel.dispatch(), "segments far apart", device);
 }
 
 pub fn attend(device: &dyn Runs) {
