@@ -14,7 +14,8 @@ use std::path::Path;
 fn greedy(backend: BackendChoice, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lily-nano");
     let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}"));
-    let options = EngineOptions { context_tokens: 160, chunk_tokens: Some(64), backend, ..EngineOptions::for_this_machine() };
+    let options =
+        EngineOptions { context_tokens: 160, chunk_tokens: Some(64), backend, ..EngineOptions::for_this_machine() };
     let mut engine = Engine::new(checkpoint, &options).unwrap_or_else(|e| panic!("{e}"));
     let mut session = engine.new_session().unwrap();
     let vocab = engine.model().shape.vocab;
