@@ -303,15 +303,19 @@ pub struct Series {
 }
 
 impl Machine {
-    /// Speeds by engine, lily first, each length once: the median of the records' medians.
+    /// Speeds by engine, lily first, each length once: the median of the records' medians, of those by turns with another engine
+    /// if there are any.
     pub fn series(&self) -> Vec<Series> {
         let mut series = Vec::new();
         let mut add = |engine: &str, benches: &[&Bench], of: fn(&Length) -> (&Option<Rate>, &Option<Rate>)| {
             let collect = |pick: &dyn Fn(&Length) -> Option<f64>| {
-                let mut all: Vec<(usize, f64)> = Vec::new();
-                for length in benches.iter().flat_map(|b| &b.lengths) {
-                    all.extend(pick(length).map(|rate| (length.tokens, rate)));
-                }
+                let of = |by_turns: bool| {
+                    let records = benches.iter().filter(move |b| b.peer.is_some() == by_turns);
+                    records.flat_map(|b| &b.lengths).filter_map(|l| Some((l.tokens, pick(l)?)))
+                };
+                let mut all: Vec<(usize, f64)> = of(true).collect();
+                let alone: Vec<_> = of(false).filter(|(tokens, _)| all.iter().all(|(t, _)| t != tokens)).collect();
+                all.extend(alone);
                 by_length(all)
             };
             let prefill = collect(&|l| of(l).0.as_ref().map(|rate| rate.median));

@@ -315,7 +315,7 @@ impl Report {
         writeln!(
             f,
             "\n{:>10}{:>12}{:>12}{:>12}{:>12}{:>12}",
-            "context", "weights", "KV cache", "recurrent", "scratch", "total"
+            "context", "weights", "KV cache", "recurrent", "CPU scratch", "total"
         )?;
         for MemoryRow { plan, total_bytes } in &self.memory {
             write!(f, "{:>10}", plan.context_tokens)?;

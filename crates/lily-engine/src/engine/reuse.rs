@@ -9,8 +9,10 @@ use crate::session::Session;
 const APART_TOKENS: usize = 8;
 /// A prompt without a boundary this close to its end gets one before its last token, for whoever sends it again.
 const TAIL_TOKENS: usize = 32;
-/// Chunks between snapshots where no boundary is: what an edit in the middle of a long prompt costs at most.
+/// Chunks between snapshots where no boundary is, if they are no more than so many tokens: what an edit in the middle of a long
+/// prompt costs at most.
 const STRIDE_CHUNKS: usize = 8;
+const STRIDE_TOKENS: usize = 4096;
 
 impl Engine {
     /// Makes `session` hold a prefix of `tokens`, the longest whose state is known: the session's own where `tokens` only
@@ -68,7 +70,10 @@ impl Engine {
         }
         match boundaries.iter().copied().chain(tail).find(is_far) {
             Some(boundary) if boundary <= end => (boundary, true),
-            _ => (end, end < tokens.len() && end >= remembered + STRIDE_CHUNKS * self.model.chunk_tokens),
+            _ => {
+                let stride = (STRIDE_CHUNKS * self.model.chunk_tokens).min(STRIDE_TOKENS);
+                (end, end < tokens.len() && end >= remembered + stride)
+            }
         }
     }
 

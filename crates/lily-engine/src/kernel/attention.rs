@@ -163,17 +163,17 @@ impl Segments {
         position / self.keys + 1
     }
 
-    /// Of the tokens of a chunk that see several segments, how many each sees.
-    fn several(&self, rows: u32, step: Step) -> impl Iterator<Item = f64> {
-        let seen = (step.position..step.position + rows).map(|position| self.seen(position));
-        seen.filter(|seen| *seen > 1).map(f64::from)
+    /// The tokens of a chunk that see several segments, and how many they see together.
+    fn split(&self, rows: u32, step: Step) -> (f64, f64) {
+        let seen = (step.position..step.position + rows).map(|position| self.seen(position)).filter(|seen| *seen > 1);
+        seen.fold((0.0, 0.0), |(tokens, parts), seen| (tokens + 1.0, parts + f64::from(seen)))
     }
 }
 
 kernel! {
     /// Causal attention of a chunk over the cache, by segments. A token that sees one segment gets its output, times the sigmoid of
     /// the output gate; one that sees several gets the partial result of each, fp32 `[rows, segments, heads, 2 + D]`:
-    /// largest score, sum, weighted values. What is not said here stays as it is.
+    /// largest score, sum, weighted values. All other elements of `partials` and `out` stay as they are.
     Attend, "attend", args AttendArgs, views AttendViews {
         args {
             /// Dimensions.
@@ -197,9 +197,11 @@ kernel! {
         },
         cost: |a, step| {
             let (d, mut cost) = (a.dims, a.dims.cost(step));
-            cost.state_bytes -= 4.0 * d.rows as f64 * d.kv_width() as f64;
-            cost.activation_bytes = 6.0 * d.rows as f64 * d.q_width() as f64
-                + a.segments.several(d.rows, step).sum::<f64>() * d.partial_bytes(1) as f64;
+            let (rows, width) = (d.rows as f64, d.q_width() as f64);
+            let (split, parts) = a.segments.split(d.rows, step);
+            cost.state_bytes -= 4.0 * rows * d.kv_width() as f64;
+            // Gates and outputs are those of tokens that see one segment.
+            cost.activation_bytes = 2.0 * rows * width + 4.0 * (rows - split) * width + parts * d.partial_bytes(1) as f64;
             cost
         },
         tolerance: 8e-3,
@@ -273,9 +275,10 @@ kernel! {
         }
         launch: |a| launch::items(a.dims.rows, a.dims.heads),
         cost: |a, step| Cost {
-            activation_bytes: a.segments.several(a.dims.rows, step)
-                .map(|seen| seen * a.dims.partial_bytes(1) as f64 + 4.0 * a.dims.q_width() as f64)
-                .sum(),
+            activation_bytes: {
+                let (split, parts) = a.segments.split(a.dims.rows, step);
+                parts * a.dims.partial_bytes(1) as f64 + 4.0 * split * a.dims.q_width() as f64
+            },
             ..Cost::default()
         },
         tolerance: 8e-3,

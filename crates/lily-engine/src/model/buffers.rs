@@ -284,19 +284,16 @@ struct Extra {
 
 impl Extra {
     fn new(shape: &Shape, traits: Traits, context_tokens: usize, layers: &[LayerBuffers]) -> Self {
-        let segments = Segments::new(traits.segment_keys, context_tokens);
+        let segments = Segments::new(traits.segment_keys, context_tokens).count as usize;
         let blocks = DecodeClass::most_blocks(context_tokens, traits) as usize;
         let (a, m) = (&shape.attention, &shape.moe);
+        let partials_bytes = |parts: usize| 4 * parts * a.heads * (a.head_dim + 2);
         let unless = |mechanism, bytes| if traits.mechanisms.has(mechanism) { 0 } else { bytes };
         let products = 2 * (m.top_k * m.expert_width + m.shared_width);
         let expanded = layers.iter().map(|layer| most_elements(layer, m.experts)).max().unwrap_or(0);
         Self {
-            partials_bytes: 4 * blocks * a.heads * (a.head_dim + 2),
-            segments_bytes: if segments.count > 1 {
-                4 * segments.count as usize * a.heads * (a.head_dim + 2)
-            } else {
-                0
-            },
+            partials_bytes: partials_bytes(blocks),
+            segments_bytes: if segments > 1 { partials_bytes(segments) } else { 0 },
             products_bytes: unless(Mechanism::FusedGateUp, 4 * products),
             expanded_bytes: unless(Mechanism::FusedDequantize, 2 * expanded),
         }

@@ -28,7 +28,7 @@ pub struct Traits {
     pub split_attention: bool,
     /// How many those are.
     pub blocks: AttentionBlocks,
-    /// Keys of a segment of which a prefill chunk attends to several at once.
+    /// Keys of a segment of the cache; a prefill chunk attends to all its segments at once. `u32::MAX`: no segments.
     pub segment_keys: u32,
     /// Queries of a KV head for which a decode step reads a row of the cache once.
     pub packed_queries: u32,
