@@ -213,11 +213,7 @@ pub fn attend_blocks_and_merge(device: &dyn Runs) {
         let (q_raw, partials) = (c.bf16(2 * heads * 64, 2.0), c.bytes(partials));
         let args = AttendMergeArgs { dims, blocks };
         let kernel = AttendMerge { args, q_raw, partials, out: c.poison(2 * heads * 64) };
-        Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(
-            kernel.dispatch(),
-            &label,
-            device,
-        );
+        c.copy().check(kernel.dispatch(), &label, device);
         let m = c.matrix(77, heads * 64, Q4);
         let kernel = MergeMatVecAdd {
             args: MergeMatVecAddArgs { dims, blocks, outputs: 77, format: m.format },

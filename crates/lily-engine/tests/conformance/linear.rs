@@ -34,7 +34,7 @@ fn tile_products(device: &dyn Runs, dims: [u32; 3], tile_rows: u32, format: Form
     let h = c.bf16(rows * outputs, 2.0);
     let add = MatMulAdd { args: bytemuck::cast(args), x, codes, scales, biases, h };
     let label = format!("{rows} rows in tiles of {tile_rows}, {cols} to {outputs}, {format:?}");
-    Case { table: c.table.clone(), contents: c.contents.clone(), random: 1 }.check(plain.dispatch(), &label, device);
+    c.copy().check(plain.dispatch(), &label, device);
     c.check(add.dispatch(), &label, device);
 }
 

@@ -61,8 +61,7 @@ pub fn run(context: Context<'_>, contract: &Contract, args: &[u8], slices: HostS
             match contract.name {
                 $($name => $module::$function(context, crate::kernel::$views::bind(args, slices)),)*
                 // Plans for this backend hold the first three as `attend_step` and `matvec_add`; they do not split the cache, so that
-                // nothing is merged; the host samples; and the
-                // others are for GPU plans without a mechanism.
+                // nothing is merged; the host samples; and the others are for GPU plans without a mechanism.
                 "attend_blocks" | "attend_merge" | "merge_matvec_add" | "merge_segments" | "sample_scan" | "sample"
                 | "dequantize" | "experts_products_step" | "gate_products" | "experts_each_step" | "delta_update"
                 | "attend_prepared" => (contract.reference)(args, slices),
