@@ -65,8 +65,6 @@ kernel void attend(device const uint* step [[buffer(0)]],
     const Outputs outputs = {q_raw, partials, out, step[0], group.z, args.segments.count, args.segments.keys};
     // The last tiles see most keys and start first.
     const uint tiles = (a.rows * (a.heads / a.kv_heads) + TILE_QUERIES - 1) / TILE_QUERIES;
-    // There are threadgroups for tiles of 8 queries to a SIMD-group, and some tiles have more.
-    if (group.x >= tiles) return;
     const uint tile = tiles - 1 - group.x;
     if (HEAD_DIM == 64)
         attend_tile<64>(q, keys, values, outputs, a, tile, group.y, index, simdgroup, lane, memory);

@@ -535,12 +535,12 @@ mod tests {
         }
         // Evenly split wherever that is better, with memory for both.
         for (tokens, fixed) in
-            [(1, (32, 0)), (8192, (32, 0)), (8193, (64, 0)), (32_768, (64, 512)), (131_072, (256, 512))]
+            [(1, (33, 0)), (8192, (33, 0)), (8193, (66, 0)), (32_768, (64, 512)), (131_072, (256, 512))]
         {
             let wide = Traits::WIDE_GPU;
             let all = DecodeClass::of(tokens - 1, wide.with(Mechanisms::ALL));
             assert_eq!(all, DecodeClass::Split { blocks: fixed.0, block_keys: fixed.1 }, "{tokens}");
-            let blocks = if tokens <= 8192 { 32 } else { 64 };
+            let blocks = if tokens <= 8192 { 33 } else { 66 };
             assert_eq!(DecodeClass::of(tokens - 1, wide), DecodeClass::Split { blocks, block_keys: 0 }, "{tokens}");
             assert!(!all.merged() && DecodeClass::most_blocks(tokens, wide) >= fixed.0, "{tokens}");
         }

@@ -83,7 +83,7 @@ impl Traits {
     /// A GPU with more than a hundred multiprocessors, and matrix units that score keys and multiply as many rows as a tile has:
     /// an even split has all of them at work to the end, which blocks of a fixed size have not.
     pub const WIDE_GPU: Traits = Traits {
-        blocks: AttentionBlocks { short: 32, medium: 64, long_keys: 512 },
+        blocks: AttentionBlocks { short: 33, medium: 66, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
         chunk_tokens: 4096,
         tiles: TileHeights { least: 32, most: 128, busy: 128, exact: true },
