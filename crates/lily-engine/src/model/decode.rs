@@ -26,16 +26,16 @@ pub enum DecodeClass {
 const MERGED_BLOCKS: u32 = 8;
 
 impl DecodeClass {
-    /// Few blocks for short contexts, more up to 32K; from there on blocks of fixed size, as many as the next power of
+    /// Few blocks for short contexts, more above; from `long_from` on blocks of fixed size, as many as the next power of
     /// two of the context needs, so that a plan is rebuilt seldom.
     fn of(position: usize, traits: Traits) -> Self {
         if !traits.split_attention {
             return DecodeClass::Whole;
         }
-        let AttentionBlocks { short, medium, long_keys } = traits.blocks;
+        let AttentionBlocks { short, medium, long_from, long_keys } = traits.blocks;
         match position + 1 {
             0..=8_192 => DecodeClass::Split { blocks: short, block_keys: 0 },
-            visible if visible >= 32_768 && traits.mechanisms.has(Mechanism::FixedBlocks) => {
+            visible if visible >= long_from && traits.mechanisms.has(Mechanism::FixedBlocks) => {
                 DecodeClass::Split { blocks: visible.next_power_of_two() as u32 / long_keys, block_keys: long_keys }
             }
             _ => DecodeClass::Split { blocks: medium, block_keys: 0 },
@@ -534,9 +534,15 @@ mod tests {
             assert_eq!(class(tokens, general), DecodeClass::Split { blocks: 32, block_keys: 0 }, "{tokens}");
         }
         // Evenly split wherever that is better, with memory for both.
-        for (tokens, fixed) in
-            [(1, (33, 0)), (8192, (33, 0)), (8193, (66, 0)), (32_768, (64, 512)), (131_072, (256, 512))]
-        {
+        for (tokens, fixed) in [
+            (1, (33, 0)),
+            (8192, (33, 0)),
+            (8193, (66, 0)),
+            (16_383, (66, 0)),
+            (16_384, (32, 512)),
+            (32_768, (64, 512)),
+            (131_072, (256, 512)),
+        ] {
             let wide = Traits::WIDE_GPU;
             let all = DecodeClass::of(tokens - 1, wide.with(Mechanisms::ALL));
             assert_eq!(all, DecodeClass::Split { blocks: fixed.0, block_keys: fixed.1 }, "{tokens}");

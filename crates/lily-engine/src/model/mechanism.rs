@@ -35,7 +35,8 @@ pub enum Mechanism {
     CoalescedCache,
     /// Four query heads share each load of a cache row; off: each loads it.
     PackedQueries,
-    /// From 32K tokens on, attention splits the cache into blocks of fixed size; off: into as many as below.
+    /// In long contexts (from 32K tokens on, from 16K where it is off by default), attention splits the cache into blocks of
+    /// fixed size; off: into as many as below.
     FixedBlocks,
 }
 

@@ -49,9 +49,11 @@ pub struct Traits {
 pub struct AttentionBlocks {
     /// Up to 8K tokens.
     pub short: u32,
-    /// Up to 32K tokens.
+    /// Above, where blocks have no fixed size.
     pub medium: u32,
-    /// Keys of a block from there on.
+    /// Tokens from which on blocks have a fixed size.
+    pub long_from: usize,
+    /// Keys of such a block.
     pub long_keys: u32,
 }
 
@@ -59,7 +61,7 @@ impl Traits {
     /// The CPU: few threads, dispatches one after another.
     pub const CPU: Traits = Traits {
         split_attention: false,
-        blocks: AttentionBlocks { short: 1, medium: 1, long_keys: 1024 },
+        blocks: AttentionBlocks { short: 1, medium: 1, long_from: 32_768, long_keys: 1024 },
         segment_keys: Segments::ONE.keys,
         packed_queries: 1,
         chunk_tokens: 512,
@@ -71,7 +73,7 @@ impl Traits {
     /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
     pub const GPU: Traits = Traits {
         split_attention: true,
-        blocks: AttentionBlocks { short: 8, medium: 32, long_keys: 1024 },
+        blocks: AttentionBlocks { short: 8, medium: 32, long_from: 32_768, long_keys: 1024 },
         segment_keys: 8192,
         packed_queries: PACKED_QUERIES,
         chunk_tokens: 512,
@@ -81,9 +83,10 @@ impl Traits {
         mechanisms: Mechanisms::ALL,
     };
     /// A GPU with more than a hundred multiprocessors, and matrix units that score keys and multiply as many rows as a tile has:
-    /// an even split has all of them at work to the end, which blocks of a fixed size have not.
+    /// an even split has all of them at work to the end, which blocks of a fixed size have not. These begin at 16K, so that
+    /// `lily ablate` can tell.
     pub const WIDE_GPU: Traits = Traits {
-        blocks: AttentionBlocks { short: 33, medium: 66, long_keys: 512 },
+        blocks: AttentionBlocks { short: 33, medium: 66, long_from: 16_384, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
         chunk_tokens: 4096,
         tiles: TileHeights { least: 32, most: 128, busy: 128, exact: true },

@@ -13,6 +13,9 @@ use std::str::FromStr;
 const MLX_LM: &str = include_str!("mlx_lm.py");
 /// Tokens of a chunk of llama.cpp: what was fastest wherever it was tried, and MLX-LM's own default.
 const LLAMA_BATCH: &str = "2048";
+/// Below so many tokens a run of llama.cpp takes a fraction of a second, and it is run this often at least.
+const LLAMA_SHORT: usize = 4096;
+const LLAMA_SHORT_REPS: usize = 15;
 
 /// Which engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,20 +121,23 @@ fn llama_bench(program: &Path, model: &Path, spec: &Spec) -> Result<Arm, String>
         let lengths = spec.lengths.iter().filter(|length| wanted(length));
         lengths.map(|length| length.tokens.to_string()).collect::<Vec<_>>().join(",")
     };
-    let (prompts, depths) = (list(&|length| length.prefill), list(&|length| length.decode));
-    let (steps, reps) = (spec.decode.to_string(), spec.reps.to_string());
+    let steps = spec.decode.to_string();
     let mut results: Vec<LlamaResult> = Vec::new();
-    for [p, n, d] in [[&*prompts, "0", "0"], ["0", &*steps, &*depths]] {
-        if p.is_empty() || d.is_empty() {
-            continue;
+    for (short, reps) in [(true, spec.reps.max(LLAMA_SHORT_REPS)), (false, spec.reps)] {
+        let prompts = list(&|length| length.prefill && (length.tokens < LLAMA_SHORT) == short);
+        let depths = list(&|length| length.decode && (length.tokens < LLAMA_SHORT) == short);
+        for [p, n, d] in [[&*prompts, "0", "0"], ["0", &*steps, &*depths]] {
+            if p.is_empty() || d.is_empty() {
+                continue;
+            }
+            let mut command = Command::new(program);
+            command.arg("-m").arg(model).args(["-o", "json", "-fa", "1", "-b", LLAMA_BATCH, "-ub", LLAMA_BATCH]);
+            command.args(["-r", &reps.to_string(), "-p", p, "-n", n, "-d", d]);
+            if let Some(threads) = spec.threads {
+                command.args(["-t", &threads.to_string()]);
+            }
+            results.extend(answer::<Vec<LlamaResult>>(&process::run(&mut command, Vec::new())?)?);
         }
-        let mut command = Command::new(program);
-        command.arg("-m").arg(model).args(["-o", "json", "-fa", "1", "-b", LLAMA_BATCH, "-ub", LLAMA_BATCH]);
-        command.args(["-r", &reps, "-p", p, "-n", n, "-d", d]);
-        if let Some(threads) = spec.threads {
-            command.args(["-t", &threads.to_string()]);
-        }
-        results.extend(answer::<Vec<LlamaResult>>(&process::run(&mut command, Vec::new())?)?);
     }
     Ok(arm_of_llama(&results, spec))
 }
@@ -223,7 +229,7 @@ mod tests {
         assert_eq!(figures, [(4, vec![40.5], vec![]), (8, vec![80.0], vec![9.25])]);
         assert_eq!((&*arm.device, &*arm.versions["build"]), ("g", "7 (abc)"));
         let calls = std::fs::read_to_string(folder.folder.path().join("calls")).unwrap();
-        assert!(calls.contains("-m m.gguf -o json -fa 1 -b 2048 -ub 2048 -r 1 -p 4,8 -n 0 -d 0"), "{calls}");
+        assert!(calls.contains("-m m.gguf -o json -fa 1 -b 2048 -ub 2048 -r 15 -p 4,8 -n 0 -d 0"), "{calls}");
         assert_eq!(calls.lines().count(), 2, "{calls}");
     }
 
