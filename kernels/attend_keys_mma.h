@@ -17,7 +17,7 @@
 #define MEETING_SUMS (BLOCK_SIMDGROUPS * PACK_MAX * SUM_STRIDE)
 #define MEETING_FLOATS (MEETING_SUMS + 2 * BLOCK_SIMDGROUPS * PACK_MAX)
 
-// 16 bytes of a cache row.
+// 16 bytes of a cache row, whose neighbours other lanes read, or this one next.
 inline uint4 load_elements(device const uchar* from) {
     if (COALESCED == 0) {
         uint words[4] = {};
@@ -27,7 +27,7 @@ inline uint4 load_elements(device const uchar* from) {
         }
         return uint4(words[0], words[1], words[2], words[3]);
     }
-    return load_uint4(from);
+    return ptx::load_16_of_128(from);
 }
 
 // Keys `first` to `first + 15` and their values, as a lane needs them. Those that are not in the cache are 0.

@@ -32,9 +32,9 @@ impl DecodeClass {
         if !traits.split_attention {
             return DecodeClass::Whole;
         }
-        let AttentionBlocks { short, medium, long_from, long_keys } = traits.blocks;
+        let AttentionBlocks { short, short_to, medium, long_from, long_keys } = traits.blocks;
         match position + 1 {
-            0..=8_192 => DecodeClass::Split { blocks: short, block_keys: 0 },
+            visible if visible <= short_to => DecodeClass::Split { blocks: short, block_keys: 0 },
             visible if visible >= long_from && traits.mechanisms.has(Mechanism::FixedBlocks) => {
                 DecodeClass::Split { blocks: visible.next_power_of_two() as u32 / long_keys, block_keys: long_keys }
             }
@@ -61,7 +61,8 @@ impl DecodeClass {
             DecodeClass::Split { blocks, .. } => blocks,
             DecodeClass::Whole => 0,
         };
-        let lengths = [1, 8_193, context_tokens].into_iter().filter(|&tokens| tokens <= context_tokens);
+        let lengths =
+            [1, traits.blocks.short_to + 1, context_tokens].into_iter().filter(|&tokens| tokens <= context_tokens);
         lengths.flat_map(|tokens| [Mechanisms::ALL, Mechanisms::NONE].map(|m| blocks(tokens, m))).max().unwrap_or(0)
     }
 }
@@ -536,8 +537,8 @@ mod tests {
         // Evenly split wherever that is better, with memory for both.
         for (tokens, fixed) in [
             (1, (33, 0)),
-            (8192, (33, 0)),
-            (8193, (66, 0)),
+            (4096, (33, 0)),
+            (4097, (66, 0)),
             (16_383, (66, 0)),
             (16_384, (32, 512)),
             (32_768, (64, 512)),
@@ -546,7 +547,7 @@ mod tests {
             let wide = Traits::WIDE_GPU;
             let all = DecodeClass::of(tokens - 1, wide.with(Mechanisms::ALL));
             assert_eq!(all, DecodeClass::Split { blocks: fixed.0, block_keys: fixed.1 }, "{tokens}");
-            let blocks = if tokens <= 8192 { 33 } else { 66 };
+            let blocks = if tokens <= 4096 { 33 } else { 66 };
             assert_eq!(DecodeClass::of(tokens - 1, wide), DecodeClass::Split { blocks, block_keys: 0 }, "{tokens}");
             assert!(!all.merged() && DecodeClass::most_blocks(tokens, wide) >= fixed.0, "{tokens}");
         }

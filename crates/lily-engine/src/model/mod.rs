@@ -47,8 +47,10 @@ pub struct Traits {
 /// How many blocks of keys a decode step attends to at once: as many as fill the device and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionBlocks {
-    /// Up to 8K tokens.
+    /// Of a short context.
     pub short: u32,
+    /// Tokens of the longest such.
+    pub short_to: usize,
     /// Above, where blocks have no fixed size.
     pub medium: u32,
     /// Tokens from which on blocks have a fixed size.
@@ -61,7 +63,7 @@ impl Traits {
     /// The CPU: few threads, dispatches one after another.
     pub const CPU: Traits = Traits {
         split_attention: false,
-        blocks: AttentionBlocks { short: 1, medium: 1, long_from: 32_768, long_keys: 1024 },
+        blocks: AttentionBlocks { short: 1, short_to: 8192, medium: 1, long_from: 32_768, long_keys: 1024 },
         segment_keys: Segments::ONE.keys,
         packed_queries: 1,
         chunk_tokens: 512,
@@ -73,7 +75,7 @@ impl Traits {
     /// A GPU. Its matrix-matrix kernels round dequantised weights, its matrix-vector kernels do not.
     pub const GPU: Traits = Traits {
         split_attention: true,
-        blocks: AttentionBlocks { short: 8, medium: 32, long_from: 32_768, long_keys: 1024 },
+        blocks: AttentionBlocks { short: 8, short_to: 8192, medium: 32, long_from: 32_768, long_keys: 1024 },
         segment_keys: 8192,
         packed_queries: PACKED_QUERIES,
         chunk_tokens: 512,
@@ -86,7 +88,7 @@ impl Traits {
     /// an even split has all of them at work to the end, which blocks of a fixed size have not. These begin at 16K, so that
     /// `lily ablate` can tell.
     pub const WIDE_GPU: Traits = Traits {
-        blocks: AttentionBlocks { short: 33, medium: 66, long_from: 16_384, long_keys: 512 },
+        blocks: AttentionBlocks { short: 33, short_to: 4096, medium: 66, long_from: 16_384, long_keys: 512 },
         packed_queries: WIDE_PACKED_QUERIES,
         chunk_tokens: 4096,
         tiles: TileHeights { least: 32, most: 128, busy: 128, exact: true },

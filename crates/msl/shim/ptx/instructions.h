@@ -72,6 +72,16 @@ SM_INLINE int dot_signed(uint a, uint b, int c) {
     return out;
 }
 
+// 16 bytes, with which the second-level cache fetches the 128 bytes around them.
+SM_INLINE uint4 load_16_of_128(device const uchar* from) {
+    uint4 words;
+    __asm__ volatile("ld.global.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                     : "l"(from)
+                     : "memory");
+    return words;
+}
+
 // Starts a copy of 16 bytes, or of 16 zeros.
 SM_INLINE void copy_16(threadgroup void* to, device const void* from, bool wanted) {
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

@@ -200,6 +200,8 @@ SM_OUTLINE int dot_signed(uint a, uint b, int c) {
     return c;
 }
 
+SM_INLINE uint4 load_16_of_128(device const uchar* from) { return *(device const uint4*)from; }
+
 SM_INLINE void copy_16(threadgroup void* to, device const void* from, bool wanted) {
     const uint4 words = wanted ? *(device const uint4*)from : (uint4)0;
     sm_copy_16((ulong)to, &words);
