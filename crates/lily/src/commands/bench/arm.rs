@@ -234,7 +234,7 @@ fn repeat(reps: usize, mut run: impl FnMut() -> Result<(), Failure>) -> Result<(
     Ok(())
 }
 
-/// Times first tokens with an engine that has a prefix cache: one that is not counted, and as many as there are runs.
+/// Times first tokens with an engine that has a prefix cache; the first one is not counted.
 fn first_token(args: &BenchArgs, mut options: EngineOptions, cached: usize) -> Result<Vec<f64>, Failure> {
     options.context_tokens = cached + NEW_TOKENS + 1;
     options.sessions = 1;
@@ -244,10 +244,11 @@ fn first_token(args: &BenchArgs, mut options: EngineOptions, cached: usize) -> R
     let conversation = measure::random_tokens(vocab, args.measure.seed, cached);
     measure::remember(&mut engine, &conversation)?;
     let mut times = Vec::new();
-    for run in 0..=args.reps as u64 {
+    repeat(args.reps + 1, || {
         // Other words each time: those of the last run are remembered too.
-        let message = measure::random_tokens(vocab, args.measure.seed.wrapping_add(1 + run), NEW_TOKENS);
+        let message = measure::random_tokens(vocab, args.measure.seed.wrapping_add(1 + times.len() as u64), NEW_TOKENS);
         times.push(measure::first_token(&mut engine, &[&*conversation, &message].concat(), cached)?);
-    }
+        Ok(())
+    })?;
     Ok(times.split_off(1))
 }
