@@ -1,0 +1,531 @@
+"""What the gated delta rule costs on an NVIDIA GPU when it is computed in blocks of rows, on matrix units, instead of row by row.
+
+The scan of `delta_scan` is, for each value head, `S = decay S; u = beta (v - S k); S += u k^T; y = S q`, with an fp32 state
+`S [Dv, Dk]`, bf16 keys, queries (scaled by 1/sqrt(Dk) before) and values. Value heads 2i and 2i+1 read key head i. With
+`G_t` the product of a block's decays up to row t, and S the state before the block, its rows are
+
+    (I + A) U = beta (V - G K S^T),     A_tj = beta_t G_t/G_j k_t.k_j  for j < t
+    Y = G Q S^T + M U,                  M_tj = G_t/G_j q_t.k_j         for j <= t
+    S' = G_end S + (G_end/G_j u_j)^T K
+
+`prepare` does for all blocks at once what needs no state: A, its inverse `T = (I + A)^-1 beta`, and M. `scan` goes through the
+blocks of a head one after another, for some rows of S (state columns in `delta_scan`'s words) that stay in registers; so do
+U and the products that lead to it, as left operands. The form "solve" computes `U = T (V - G K S^T)` there; the form "wy" has
+`prepare` compute `W = T G K` and `T V`, so that U = T V - W S^T is one product away from the state. Results are computed by
+`scan` too, or by `results` from stored U and states of all blocks' starts ("apart").
+
+Precisions: "bf16" rounds every operand of a product; "state" has the state as the sum of two bf16 numbers, two products;
+"split" every operand that is not exact, up to three products; "tf32" has fp32 operands on tf32 units. The state itself, sums
+and gates are fp32 in all of them.
+
+Errors are |x - ref| / |ref| against the recurrence in fp64. Times are medians of CUDA graphs that go through several sets of
+inputs, larger than the caches together.
+
+What bits cost. What a row rounds to depends on where its block begins: its sums are grouped by the block, and the state is
+rounded as an operand at the block's start alone. An engine whose results do not depend on how a prompt is cut must then fix
+blocks at positions. A cut inside a block keeps the state of the block's start besides the present one, and the keys, values
+and gates of the block's rows so far; for the next rows the whole block is computed again from there.
+
+    python bench/experiments/blocked_delta.py --out FILE
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+# Rows of the blocks on the diagonal that are inverted row by row.
+TILE = tl.constexpr(16)
+DIM = 128
+
+
+@triton.jit
+def product(high, low, right, right_low, sums, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """`sums + left right`, the parts of an operand that has two of them multiplied each; low by low is left out."""
+    sums = tl.dot(high, right, sums, input_precision="tf32")
+    if LEFT == 2:
+        sums = tl.dot(low, right, sums)
+    if RIGHT == 2:
+        sums = tl.dot(high, right_low, sums)
+    return sums
+
+
+@triton.jit
+def parts(x, TYPE: tl.constexpr):
+    """A number rounded, and what rounding took from it, rounded."""
+    high = x.to(TYPE)
+    return high, (x - high.to(tl.float32)).to(TYPE)
+
+
+@triton.jit
+def store_parts(at, x, plane, PARTS: tl.constexpr):
+    high, low = parts(x, at.dtype.element_ty)
+    tl.store(at, high)
+    if PARTS == 2:
+        tl.store(at + plane, low)
+
+
+@triton.jit
+def load_parts(at, plane, PARTS: tl.constexpr):
+    high = tl.load(at)
+    low = high
+    if PARTS == 2:
+        low = tl.load(at + plane)
+    return high, low
+
+
+@triton.jit
+def block_gates(decay, beta, gates, rows, head, T, HEADS: tl.constexpr):
+    """The logarithms of a block's decays, summed, and its betas. The sums are stored for `scan`."""
+    sums = tl.cumsum(tl.log(tl.maximum(tl.load(decay + rows * HEADS + head), 1e-37)), 0)
+    tl.store(gates + head * T + rows, sums)
+    return sums, tl.load(beta + rows * HEADS + head)
+
+
+@triton.jit
+def diagonal(kk, sums, beta, C: tl.constexpr):
+    """The tiles on the diagonal of A, transposed, side by side: `[j, tile, t]`."""
+    i = tl.arange(0, C)
+    later = i[:, None] < i[None, :]
+    ratio = tl.exp(tl.where(later, sums[None, :] - sums[:, None], float("-inf")))
+    tiles = tl.reshape(kk * ratio * beta[None, :], [C // TILE, TILE, C // TILE, TILE])
+    n = tl.arange(0, C // TILE)
+    own = n[:, None, None, None] == n[None, None, :, None]
+    return tl.sum(tl.where(own, tiles, 0.0), axis=0)
+
+
+@triton.jit
+def invert(a, TILES: tl.constexpr):
+    """The inverses of `I + A` of tiles `[j, tile, t]` as `[t, tile, j]`, a row after the other."""
+    row = tl.arange(0, TILE)[:, None, None]
+    column = tl.arange(0, TILE)[None, None, :]
+    none = tl.zeros([TILE, TILES, TILE], tl.int32)
+    x = tl.where(row == column + none, 1.0, 0.0)
+    for i in range(1, TILE):
+        of_row = tl.gather(a, none + i, axis=2)
+        x -= tl.where(row == i, tl.sum(of_row * x, axis=0)[None, :, :], 0.0)
+    return x
+
+
+@triton.jit
+def finish(tiles, kk, qk, k, v, sums, beta, solved, fresh, within, rows, head, T, HEADS: tl.constexpr, C: tl.constexpr,
+           D: tl.constexpr, WY: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr):
+    """From inverted tiles `[row, column in the tile]` of a value head to what `scan` needs of the block."""
+    i = tl.arange(0, C)
+    d = tl.arange(0, D)
+    n = tl.arange(0, C // TILE)
+    ratio = tl.exp(tl.where(i[:, None] >= i[None, :], sums[:, None] - sums[None, :], float("-inf")))
+    to = head * T + rows
+    store_parts(within + to[:, None] * C + i[None, :], qk * ratio, T * HEADS * C, PARTS)
+    # Block forward substitution: with D the inverted diagonal and P = -D A below it, T = D + P T, as often as tiles are below.
+    own = (i // TILE)[:, None, None] == n[None, :, None]
+    inverse = tl.reshape(tl.where(own, tl.expand_dims(tiles, 1), 0.0), [C, C])
+    below = tl.where((i // TILE)[:, None] > (i // TILE)[None, :], kk * ratio * beta[:, None], 0.0)
+    step = -tl.dot(inverse, below, input_precision=EXACT)
+    x = inverse
+    for _ in tl.static_range(C // TILE - 1):
+        x = inverse + tl.dot(step, x, input_precision=EXACT)
+    x *= beta[None, :]
+    if WY:
+        at = to[:, None] * D + d[None, :]
+        k = k.to(solved.dtype.element_ty)
+        none = tl.zeros([C, D], tl.float32)
+        high, low = parts(x * tl.exp(sums)[None, :], k.dtype)
+        store_parts(solved + at, product(high, low, k, k, none, PARTS, 1), T * HEADS * D, PARTS)
+        high, low = parts(x, k.dtype)
+        values = tl.load(v + (rows * HEADS + head)[:, None] * D + d[None, :]).to(k.dtype)
+        store_parts(fresh + at, product(high, low, values, values, none, PARTS, 1), T * HEADS * D, PARTS)
+    else:
+        store_parts(solved + to[:, None] * C + i[None, :], x, T * HEADS * C, PARTS)
+
+
+@triton.jit
+def prepare(q, k, v, decay, beta, gates, solved, fresh, within, T, HEADS: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+            WY: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr):
+    """A block of a key head, for the two value heads that read it."""
+    first = 2 * tl.program_id(1)
+    rows = tl.program_id(0) * C + tl.arange(0, C)
+    d = tl.arange(0, D)
+    at = (rows * (HEADS // 2) + first // 2)[:, None] * D + d[None, :]
+    keys = tl.load(k + at)
+    kk = tl.dot(keys, tl.trans(keys))
+    qk = tl.dot(tl.load(q + at), tl.trans(keys))
+    sums0, beta0 = block_gates(decay, beta, gates, rows, first, T, HEADS)
+    sums1, beta1 = block_gates(decay, beta, gates, rows, first + 1, T, HEADS)
+    tiles = tl.join(diagonal(kk, sums0, beta0, C), diagonal(kk, sums1, beta1, C))
+    tiles = tl.reshape(tl.permute(tiles, [0, 3, 1, 2]), [TILE, 2 * C // TILE, TILE])
+    tiles = tl.reshape(tl.permute(invert(tiles, 2 * C // TILE), [1, 0, 2]), [2, C, TILE])
+    tiles0, tiles1 = tl.split(tl.permute(tiles, [1, 2, 0]))
+    finish(tiles0, kk, qk, keys, v, sums0, beta0, solved, fresh, within, rows, first, T, HEADS, C, D, WY, PARTS, EXACT)
+    finish(tiles1, kk, qk, keys, v, sums1, beta1, solved, fresh, within, rows, first + 1, T, HEADS, C, D, WY, PARTS, EXACT)
+
+
+@triton.jit
+def scan(q, k, v, gates, solved, fresh, within, state, last, starts, updates, y, T, HEADS: tl.constexpr, C: tl.constexpr,
+         D: tl.constexpr, BV: tl.constexpr, WY: tl.constexpr, APART: tl.constexpr, STATE: tl.constexpr, PARTS: tl.constexpr):
+    """All blocks of `BV` rows of a head's state."""
+    head = tl.program_id(0) // (D // BV)
+    columns = tl.program_id(0) % (D // BV) * BV + tl.arange(0, BV)
+    i = tl.arange(0, C)
+    d = tl.arange(0, D)
+    TYPE: tl.constexpr = solved.dtype.element_ty
+    own = (head * D + columns)[:, None] * D + d[None, :]
+    s = tl.load(state + own)
+    none = tl.zeros([BV, C], tl.float32)
+    for first in range(0, T, C):
+        rows = first + i
+        to = head * T + rows
+        at = (rows * (HEADS // 2) + head // 2)[:, None] * D + d[None, :]
+        keys = tl.load(k + at).to(TYPE)
+        sums = tl.load(gates + to)
+        end = tl.load(gates + head * T + first + C - 1)
+        high, low = parts(s, TYPE)
+        if WY:
+            w, w_low = load_parts(solved + to[:, None] * D + d[None, :], T * HEADS * D, PARTS)
+            new, new_low = load_parts(fresh + to[:, None] * D + columns[None, :], T * HEADS * D, PARTS)
+            u = tl.trans(new).to(tl.float32)
+            if PARTS == 2:
+                u += tl.trans(new_low).to(tl.float32)
+            u -= product(high, low, tl.trans(w), tl.trans(w_low), none, STATE, PARTS)
+        else:
+            t, t_low = load_parts(solved + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
+            values = tl.load(v + (rows * HEADS + head)[:, None] * D + columns[None, :])
+            known = product(high, low, tl.trans(keys), keys, none, STATE, 1)
+            left, left_low = parts(tl.trans(values).to(tl.float32) - known * tl.exp(sums)[None, :], TYPE)
+            u = product(left, left_low, tl.trans(t), tl.trans(t_low), none, PARTS, PARTS)
+        u_high, u_low = parts(u, TYPE)
+        if APART:
+            tl.store(starts + (first // C * HEADS * D * D) + own, s.to(starts.dtype.element_ty))
+            tl.store(updates + to[:, None] * D + columns[None, :], tl.trans(u).to(updates.dtype.element_ty))
+        else:
+            queries = tl.load(q + at).to(TYPE)
+            m, m_low = load_parts(within + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
+            out = product(high, low, tl.trans(queries), queries, none, STATE, 1) * tl.exp(sums)[None, :]
+            out = product(u_high, u_low, tl.trans(m), tl.trans(m_low), out, PARTS, PARTS)
+            tl.store(y + (rows * HEADS + head)[:, None] * D + columns[None, :], tl.trans(out).to(y.dtype.element_ty))
+        u_high, u_low = parts(u * tl.exp(end - sums)[None, :], TYPE)
+        s = product(u_high, u_low, keys, keys, s * tl.exp(end), PARTS, 1)
+    tl.store(last + own, s)
+
+
+@triton.jit
+def results(q, gates, within, starts, updates, y, T, HEADS: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+            BV: tl.constexpr, STATE: tl.constexpr, PARTS: tl.constexpr):
+    """`BV` columns of the results of a head's block, where `scan` left states and updates."""
+    head = tl.program_id(1)
+    columns = tl.program_id(2) * BV + tl.arange(0, BV)
+    i = tl.arange(0, C)
+    d = tl.arange(0, D)
+    TYPE: tl.constexpr = within.dtype.element_ty
+    rows = tl.program_id(0) * C + i
+    to = head * T + rows
+    queries = tl.load(q + (rows * (HEADS // 2) + head // 2)[:, None] * D + d[None, :]).to(TYPE)
+    s = tl.load(starts + ((tl.program_id(0) * HEADS + head) * D + columns)[:, None] * D + d[None, :])
+    high, low = parts(s.to(tl.float32), TYPE)
+    none = tl.zeros([C, BV], tl.float32)
+    out = product(queries, queries, tl.trans(high), tl.trans(low), none, 1, STATE) * tl.exp(tl.load(gates + to))[:, None]
+    m, m_low = load_parts(within + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
+    high, low = parts(tl.load(updates + to[:, None] * D + columns[None, :]).to(tl.float32), TYPE)
+    out = product(m, m_low, high, low, out, PARTS, PARTS)
+    tl.store(y + (rows * HEADS + head)[:, None] * D + columns[None, :], out.to(y.dtype.element_ty))
+
+
+class Precision(NamedTuple):
+    """How operands of products are rounded."""
+
+    type: torch.dtype
+    # bf16 numbers that stand for an element of the state, and for one of the other operands that are not exact.
+    state: int
+    parts: int
+    # Of the products that lead to the inverse.
+    exact: str
+
+
+PRECISIONS = {
+    "bf16": Precision(torch.bfloat16, 1, 1, "tf32"),
+    "state": Precision(torch.bfloat16, 2, 1, "tf32"),
+    "split": Precision(torch.bfloat16, 2, 2, "tf32x3"),
+    "tf32": Precision(torch.float32, 1, 1, "tf32"),
+}
+
+
+class Config(NamedTuple):
+    """One way to launch the kernels."""
+
+    precision: str
+    form: str = "solve"
+    apart: bool = False
+    block: int = 64
+    columns: int = 64
+    warps: int = 4
+    stages: int = 2
+    prepare_warps: int = 4
+
+    def __str__(self):
+        apart = ", apart" if self.apart else ""
+        shape = f"block {self.block}, columns {self.columns}, warps {self.prepare_warps}/{self.warps}"
+        return f"{self.precision} {self.form}{apart}: {shape}, stages {self.stages}"
+
+
+SWEEP = [
+    Config("bf16"),
+    Config("bf16", columns=16, warps=1),
+    Config("bf16", columns=32, warps=2),
+    Config("bf16", columns=32, warps=2, stages=3),
+    Config("bf16", columns=64, warps=4, stages=3),
+    Config("bf16", columns=128, warps=8),
+    Config("bf16", columns=64, warps=4, prepare_warps=8),
+    Config("bf16", block=32, columns=64, warps=4, stages=3, prepare_warps=2),
+    Config("bf16", "wy"),
+    Config("bf16", "wy", columns=32, warps=2),
+    Config("bf16", "wy", columns=128, warps=8),
+    Config("bf16", "solve", True),
+    Config("bf16", "solve", True, columns=32, warps=2),
+    Config("bf16", "wy", True),
+    Config("bf16", "wy", True, columns=32, warps=2),
+    Config("state"),
+    Config("state", columns=32, warps=2),
+    Config("state", "wy"),
+    Config("split"),
+    Config("split", columns=32, warps=2),
+    Config("split", "wy", columns=32, warps=2),
+    Config("tf32", columns=32, warps=2, stages=1),
+    Config("tf32", columns=64, warps=4, stages=1),
+    Config("tf32", "wy", columns=32, warps=2, stages=1),
+]
+
+
+class Inputs(NamedTuple):
+    """What `delta_scan` reads."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    decay: torch.Tensor
+    beta: torch.Tensor
+    state: torch.Tensor
+
+
+def draw(rows, heads, device, seed, alike=False):
+    """Inputs as a model has them at its start; or with keys that differ little, hardly any decay and large betas."""
+    g = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g, device=device)
+
+    def uniform(low, high):
+        return low + (high - low) * torch.rand(heads, generator=g, device=device)
+
+    keys = normal(rows, heads // 2, DIM) * (0.3 if alike else 1.0) + (normal(heads // 2, DIM) if alike else 0.0)
+    queries = torch.nn.functional.normalize(normal(rows, heads // 2, DIM), dim=-1) * DIM**-0.5
+    step = torch.exp(uniform(math.log(1e-3), math.log(1e-1))) * (1e-3 if alike else 1.0)
+    bias = step + torch.log(-torch.expm1(-step))
+    decay = torch.exp(-uniform(1.0, 16.0) * torch.nn.functional.softplus(normal(rows, heads) + bias))
+    beta = torch.sigmoid(normal(rows, heads) + (3.0 if alike else 0.0))
+    half = torch.bfloat16
+    keys = torch.nn.functional.normalize(keys, dim=-1)
+    return Inputs(queries.to(half), keys.to(half), normal(rows, heads, DIM).to(half), decay, beta, normal(heads, DIM, DIM))
+
+
+def sequential(x, dtype):
+    """Row by row: results and last state."""
+    q, k = (t.to(dtype).repeat_interleave(2, 1)[:, :, None, :] for t in (x.q, x.k))
+    v, decay, beta, s = (t.to(dtype) for t in (x.v, x.decay[:, :, None, None], x.beta[:, :, None], x.state))
+    s, y = s.clone(), torch.empty_like(v)
+    for t in range(len(v)):
+        s *= decay[t]
+        u = (v[t] - (s * k[t]).sum(-1)) * beta[t]
+        s += u[:, :, None] * k[t]
+        y[t] = (s * q[t]).sum(-1)
+    return y, s
+
+
+class Blocked:
+    """The kernels of a configuration, with the memory that they need."""
+
+    def __init__(self, config, x, results_type=torch.bfloat16):
+        self.config, p = config, PRECISIONS[config.precision]
+        self.rows, self.heads = x.v.shape[:2]
+        assert self.rows % config.block == 0
+        wy = config.form == "wy"
+
+        def memory(width, dtype):
+            return torch.full((self.heads * self.rows * width,), math.nan, dtype=dtype, device=x.v.device)
+
+        self.gates = memory(1, torch.float32)
+        self.solved = memory(p.parts * (DIM if wy else config.block), p.type)
+        self.fresh = memory(p.parts * DIM, p.type) if wy else self.solved
+        self.within = memory(p.parts * config.block, p.type)
+        self.last = torch.full_like(x.state, math.nan)
+        kept = p.type if p.state * p.parts == 1 else torch.float32
+        self.starts = memory(DIM * DIM // config.block, kept) if config.apart else self.last
+        self.updates = memory(DIM, kept) if config.apart else self.last
+        self.y = memory(DIM, results_type).view(self.rows, self.heads, DIM)
+
+    def launches(self, x):
+        """Kernel, grid, arguments and options of each kernel."""
+        c, p, blocks = self.config, PRECISIONS[self.config.precision], self.rows // self.config.block
+        shape = dict(HEADS=self.heads, C=c.block, D=DIM)
+        wy = c.form == "wy"
+        between = (self.solved, self.fresh, self.within)
+        kept = (self.starts, self.updates, self.y)
+        found = [
+            (prepare, (blocks, self.heads // 2), (x.q, x.k, x.v, x.decay, x.beta, self.gates, *between, self.rows),
+             dict(shape, WY=wy, PARTS=p.parts, EXACT=p.exact, num_warps=c.prepare_warps)),
+            (scan, (self.heads * (DIM // c.columns),),
+             (x.q, x.k, x.v, self.gates, *between, x.state, self.last, *kept, self.rows),
+             dict(shape, BV=c.columns, WY=wy, APART=c.apart, STATE=p.state, PARTS=p.parts, num_warps=c.warps,
+                  num_stages=c.stages)),
+        ]
+        if c.apart:
+            found.append((results, (blocks, self.heads, 1), (x.q, self.gates, self.within, *kept, self.rows),
+                          dict(shape, BV=DIM, STATE=p.state, PARTS=p.parts, num_warps=8)))
+        return found
+
+    def compile(self, x):
+        for kernel, grid, args, options in self.launches(x):
+            kernel.warmup(*args, grid=grid, **options)
+
+    def run(self, x, only=None):
+        for i, (kernel, grid, args, options) in enumerate(self.launches(x)):
+            if only in (None, i):
+                kernel[grid](*args, **options)
+
+    def errors(self, x, reference):
+        """|x - ref| / |ref| of results and last state; not-a-number fails."""
+        self.run(x)
+        return measure((self.y, self.last), reference)
+
+
+def measure(found, reference):
+    """Relative errors of results and last state."""
+    errors = {}
+    for name, x, ref in zip(("y", "state"), found, reference):
+        assert torch.isfinite(x).all(), f"{name}: not all written, or not finite"
+        errors[name] = (torch.linalg.vector_norm(x.double() - ref) / torch.linalg.vector_norm(ref)).item()
+    return errors
+
+
+def microseconds(blocked, sets, only=None, replays=30):
+    """Median of one pass over the rows, of graphs that go through all sets of inputs."""
+    blocked.run(sets[0])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for x in sets:
+            blocked.run(x, only)
+    times = []
+    for i in range(replays + 3):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        # The first ones let the clock rise.
+        times += [1e3 * start.elapsed_time(end) / len(sets)] if i >= 3 else []
+    return statistics.median(times)
+
+
+def try_config(config, sets, reference):
+    """Time and errors of a configuration; one that fails is reported."""
+    try:
+        blocked = Blocked(config, sets[0])
+        return dict(errors=blocked.errors(sets[0], reference), us=microseconds(blocked, sets))
+    except Exception as e:
+        return dict(failed=f"{type(e).__name__}: {str(e)[:300]}")
+
+
+def compile_early(config, x):
+    """Fills the cache of compiled kernels; what fails here fails again, and is reported, where it is measured."""
+    with contextlib.suppress(Exception):
+        Blocked(config, x).compile(x)
+
+
+def sweep(heads, budget):
+    """All configurations at 2,048 rows. Those that the budget of seconds does not cover are reported as such."""
+    begin = time.time()
+    sets = [draw(2048, heads, "cuda", seed) for seed in range(4)]
+    compile_early(SWEEP[0], sets[0])
+    with ThreadPoolExecutor(12) as pool:
+        done = [pool.submit(compile_early, c, sets[0]) for c in SWEEP[1:]]
+        reference = sequential(sets[0], torch.float64)
+        wait(done, timeout=budget)
+        print(f"compiled in {time.time() - begin:.0f} s", flush=True)
+        found = {}
+        for c in SWEEP:
+            late = time.time() - begin > budget
+            found[c] = dict(failed="no time left") if late else try_config(c, sets, reference)
+            print(f"{c}: {found[c]}", flush=True)
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def details(config, heads):
+    """The best configuration of a precision: times at several rows and by kernel, errors with either kind of inputs."""
+    found = dict(us={}, us_of_kernels={}, errors={})
+    for rows in (512, 2048, 4096):
+        sets = [draw(rows, heads, "cuda", seed) for seed in range(4)]
+        blocked = Blocked(config, sets[0])
+        found["us"][rows] = microseconds(blocked, sets)
+        names = [kernel.__name__ for kernel, *_ in blocked.launches(sets[0])]
+        found["us_of_kernels"][rows] = {name: microseconds(blocked, sets, i) for i, name in enumerate(names)}
+    return found
+
+
+def versions():
+    """The card and what it runs with."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True).stdout.strip()
+    return dict(card=torch.cuda.get_device_name(), driver=driver, torch=torch.__version__, triton=triton.__version__)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True, help="file for all figures, JSON")
+    parser.add_argument("--budget", type=float, default=50.0, help="seconds for the sweep")
+    args = parser.parse_args()
+    heads = 32
+    report = dict(versions(), heads=heads)
+    swept = sweep(heads, args.budget)
+    report["sweep_2048"] = [dict(c._asdict(), **found) for c, found in swept.items()]
+    best = {}
+    for c, found in swept.items():
+        if "us" in found and found["us"] < swept.get(best.get(c.precision), {}).get("us", math.inf):
+            best[c.precision] = c
+    report["best"] = {name: dict(config=c._asdict(), **details(c, heads)) for name, c in best.items()}
+    report["fp32_sequential"] = {}
+    for inputs in ("start", "alike"):
+        for rows in (512, 2048, 4096):
+            x = draw(rows, heads, "cuda", 9, inputs == "alike")
+            reference = sequential(x, torch.float64)
+            where = f"{inputs}_{rows}"
+            report["fp32_sequential"][where] = measure(sequential(x, torch.float32), reference)
+            for name, c in best.items():
+                # Results in fp32 here: rounding them to bf16 would hide what differs.
+                report["best"][name]["errors"][where] = Blocked(c, x, torch.float32).errors(x, reference)
+    with open(args.out, "w") as f:
+        json.dump(report, f, indent=1)
+    print(f"{report['card']}, {heads} heads; us of 512, 2,048, 4,096 rows; kernels' at 2,048; errors of y and state at 2,048")
+    for name, c in best.items():
+        found = report["best"][name]
+        kernels = " + ".join(f"{kernel} {us:.1f}" for kernel, us in found["us_of_kernels"][2048].items())
+        print(f"{c}\n  {' '.join(f'{us:.1f}' for us in found['us'].values())} us ({kernels}); {short(found['errors'])}")
+    print(f"fp32 row by row\n  {short(report['fp32_sequential'])}")
+
+
+def short(errors):
+    """Errors of results and state at 2,048 rows, of both kinds of inputs."""
+    return "; ".join(f"{of} {errors[f'{of}_2048']['y']:.1e} {errors[f'{of}_2048']['state']:.1e}" for of in ("start", "alike"))
+
+
+if __name__ == "__main__":
+    main()
