@@ -9,17 +9,19 @@ The scan of `delta_scan` is, for each value head, `S = decay S; u = beta (v - S 
     S' = G_end S + (G_end/G_j u_j)^T K
 
 `prepare` does for all blocks at once what needs no state: A, its inverse `T = (I + A)^-1 beta`, and M. `scan` goes through the
-blocks of a head one after another, for some rows of S (state columns in `delta_scan`'s words) that stay in registers; so do
-U and the products that lead to it, as left operands. The form "solve" computes `U = T (V - G K S^T)` there; the form "wy" has
-`prepare` compute `W = T G K` and `T V`, so that U = T V - W S^T is one product away from the state. Results are computed by
-`scan` too, or by `results` from stored U and states of all blocks' starts ("apart").
+blocks of a head one after another, for some rows of S ("columns": those of the values), which stay in registers. The form
+"solve" computes `U = T (V - G K S^T)` there; the form "wy" has `prepare` compute `W = T G K` and `T V`, so that
+`U = T V - W S^T` is one product away from the state. Results are computed by `scan` too, or by `results` from stored U and
+states of all blocks' starts ("apart"). Products in `scan` have the state on the left, so that it, U and what leads to U
+are operands in registers; or "upright" on the right, where fewer columns fill a matrix unit but operands go through shared
+memory.
 
 Precisions: "bf16" rounds every operand of a product; "state" has the state as the sum of two bf16 numbers, two products;
 "split" every operand that is not exact, up to three products; "tf32" has fp32 operands on tf32 units. The state itself, sums
 and gates are fp32 in all of them.
 
 Errors are |x - ref| / |ref| against the recurrence in fp64. Times are medians of CUDA graphs that go through several sets of
-inputs, larger than the caches together.
+inputs, larger than the caches together. Rows are multiples of the block.
 
 What bits cost. What a row rounds to depends on where its block begins: its sums are grouped by the block, and the state is
 rounded as an operand at the block's start alone. An engine whose results do not depend on how a prompt is cut must then fix
@@ -42,6 +44,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 # Rows of the blocks on the diagonal that are inverted row by row.
 TILE = tl.constexpr(16)
@@ -49,13 +52,22 @@ DIM = 128
 
 
 @triton.jit
-def product(high, low, right, right_low, sums, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """`sums + left right`, the parts of an operand that has two of them multiplied each; low by low is left out."""
-    sums = tl.dot(high, right, sums, input_precision="tf32")
-    if LEFT == 2:
-        sums = tl.dot(low, right, sums)
-    if RIGHT == 2:
-        sums = tl.dot(high, right_low, sums)
+def product(high, low, right, right_low, sums, LEFT: tl.constexpr, RIGHT: tl.constexpr, UPRIGHT: tl.constexpr):
+    """`sums + left right`, the parts of an operand that has two of them multiplied each; low by low is left out. Upright,
+    left and sums are transposed."""
+    if UPRIGHT:
+        right = tl.trans(right)
+        sums = tl.dot(right, high, sums, input_precision="tf32")
+        if LEFT == 2:
+            sums = tl.dot(right, low, sums)
+        if RIGHT == 2:
+            sums = tl.dot(tl.trans(right_low), high, sums)
+    else:
+        sums = tl.dot(high, right, sums, input_precision="tf32")
+        if LEFT == 2:
+            sums = tl.dot(low, right, sums)
+        if RIGHT == 2:
+            sums = tl.dot(high, right_low, sums)
     return sums
 
 
@@ -67,27 +79,59 @@ def parts(x, TYPE: tl.constexpr):
 
 
 @triton.jit
-def store_parts(at, x, plane, PARTS: tl.constexpr):
-    high, low = parts(x, at.dtype.element_ty)
-    tl.store(at, high)
-    if PARTS == 2:
-        tl.store(at + plane, low)
+def load_tile(x, row, column, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TMA: tl.constexpr):
+    """A tile of a matrix with rows of `WIDTH`, by its descriptor or pointer."""
+    if TMA:
+        tile = x.load([row, column])
+    else:
+        tile = tl.load(x + (row + tl.arange(0, ROWS))[:, None] * WIDTH + (column + tl.arange(0, COLUMNS))[None, :])
+    return tile
 
 
 @triton.jit
-def load_parts(at, plane, PARTS: tl.constexpr):
-    high = tl.load(at)
+def load_tiles(x, row, WIDTH: tl.constexpr, rows, ROWS: tl.constexpr, PARTS: tl.constexpr, TMA: tl.constexpr):
+    """Both parts of a tile of whole rows; the low ones follow after all `rows`."""
+    high = load_tile(x, row, 0, WIDTH, ROWS, WIDTH, TMA)
     low = high
     if PARTS == 2:
-        low = tl.load(at + plane)
+        low = load_tile(x, row + rows, 0, WIDTH, ROWS, WIDTH, TMA)
     return high, low
 
 
 @triton.jit
-def block_gates(decay, beta, gates, rows, head, T, HEADS: tl.constexpr):
-    """The logarithms of a block's decays, summed, and its betas. The sums are stored for `scan`."""
-    sums = tl.cumsum(tl.log(tl.maximum(tl.load(decay + rows * HEADS + head), 1e-37)), 0)
-    tl.store(gates + head * T + rows, sums)
+def store_tile(x, row, column, tile, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TMA: tl.constexpr):
+    if TMA:
+        x.store([row, column], tile.to(x.dtype))
+    else:
+        at = x + (row + tl.arange(0, ROWS))[:, None] * WIDTH + (column + tl.arange(0, COLUMNS))[None, :]
+        tl.store(at, tile.to(x.dtype.element_ty))
+
+
+@triton.jit
+def store_tiles(x, row, tile, WIDTH: tl.constexpr, rows, ROWS: tl.constexpr, PARTS: tl.constexpr):
+    high, low = parts(tile, x.dtype.element_ty)
+    store_tile(x, row, 0, high, WIDTH, ROWS, WIDTH, False)
+    if PARTS == 2:
+        store_tile(x, row + rows, 0, low, WIDTH, ROWS, WIDTH, False)
+
+
+@triton.jit
+def ratios(sums, C: tl.constexpr):
+    """What is left at a row `[t, ]` of what a row before it, or itself, `[, j]` has added."""
+    i = tl.arange(0, C)
+    return tl.exp(tl.where(i[:, None] >= i[None, :], sums[:, None] - sums[None, :], float("-inf")))
+
+
+@triton.jit
+def open_block(qk, decay, beta, gates, within, row, head, T, HEADS: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr):
+    """The gates of a value head's block, and M. The gates are what is left of the state at each row, and at the end of what the
+    row adds. The logarithms of the former and the betas come out."""
+    rows = row + tl.arange(0, C)
+    logs = tl.log(tl.maximum(tl.load(decay + rows * HEADS + head), 1e-37))
+    sums = tl.cumsum(logs, 0)
+    tl.store(gates + head * T + rows, tl.exp(sums))
+    tl.store(gates + (HEADS + head) * T + rows, tl.exp(tl.sum(logs, 0) - sums))
+    store_tiles(within, head * T + row, qk * ratios(sums, C), C, HEADS * T, C, PARTS)
     return sums, tl.load(beta + rows * HEADS + head)
 
 
@@ -100,7 +144,7 @@ def diagonal(kk, sums, beta, C: tl.constexpr):
     tiles = tl.reshape(kk * ratio * beta[None, :], [C // TILE, TILE, C // TILE, TILE])
     n = tl.arange(0, C // TILE)
     own = n[:, None, None, None] == n[None, None, :, None]
-    return tl.sum(tl.where(own, tiles, 0.0), axis=0)
+    return tl.permute(tl.sum(tl.where(own, tiles, 0.0), axis=2), [1, 0, 2])
 
 
 @triton.jit
@@ -117,104 +161,116 @@ def invert(a, TILES: tl.constexpr):
 
 
 @triton.jit
-def finish(tiles, kk, qk, k, v, sums, beta, solved, fresh, within, rows, head, T, HEADS: tl.constexpr, C: tl.constexpr,
-           D: tl.constexpr, WY: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr):
-    """From inverted tiles `[row, column in the tile]` of a value head to what `scan` needs of the block."""
+def close_block(tiles, kk, keys, v, sums, beta, solved, fresh, row, head, T, HEADS: tl.constexpr, C: tl.constexpr,
+                D: tl.constexpr, WY: tl.constexpr, PARTS: tl.constexpr):
+    """From inverted tiles `[row, column in the tile]` of a value head's block to its T, or W and T V."""
     i = tl.arange(0, C)
-    d = tl.arange(0, D)
-    n = tl.arange(0, C // TILE)
-    ratio = tl.exp(tl.where(i[:, None] >= i[None, :], sums[:, None] - sums[None, :], float("-inf")))
-    to = head * T + rows
-    store_parts(within + to[:, None] * C + i[None, :], qk * ratio, T * HEADS * C, PARTS)
+    TYPE: tl.constexpr = solved.dtype.element_ty
     # Block forward substitution: with D the inverted diagonal and P = -D A below it, T = D + P T, as often as tiles are below.
-    own = (i // TILE)[:, None, None] == n[None, :, None]
+    own = (i // TILE)[:, None, None] == tl.arange(0, C // TILE)[None, :, None]
     inverse = tl.reshape(tl.where(own, tl.expand_dims(tiles, 1), 0.0), [C, C])
-    below = tl.where((i // TILE)[:, None] > (i // TILE)[None, :], kk * ratio * beta[:, None], 0.0)
-    step = -tl.dot(inverse, below, input_precision=EXACT)
+    below = tl.where((i // TILE)[:, None] > (i // TILE)[None, :], kk * ratios(sums, C) * beta[:, None], 0.0)
+    none = tl.zeros([C, C], tl.float32)
+    high, low = parts(-inverse, TYPE)
+    right, right_low = parts(below, TYPE)
+    high, low = parts(product(high, low, right, right_low, none, PARTS, PARTS, False), TYPE)
     x = inverse
     for _ in tl.static_range(C // TILE - 1):
-        x = inverse + tl.dot(step, x, input_precision=EXACT)
+        right, right_low = parts(x, TYPE)
+        x = product(high, low, right, right_low, inverse, PARTS, PARTS, False)
     x *= beta[None, :]
+    to = head * T + row
     if WY:
-        at = to[:, None] * D + d[None, :]
-        k = k.to(solved.dtype.element_ty)
+        keys = keys.to(TYPE)
         none = tl.zeros([C, D], tl.float32)
-        high, low = parts(x * tl.exp(sums)[None, :], k.dtype)
-        store_parts(solved + at, product(high, low, k, k, none, PARTS, 1), T * HEADS * D, PARTS)
-        high, low = parts(x, k.dtype)
-        values = tl.load(v + (rows * HEADS + head)[:, None] * D + d[None, :]).to(k.dtype)
-        store_parts(fresh + at, product(high, low, values, values, none, PARTS, 1), T * HEADS * D, PARTS)
+        high, low = parts(x * tl.exp(sums)[None, :], TYPE)
+        store_tiles(solved, to, product(high, low, keys, keys, none, PARTS, 1, False), D, HEADS * T, C, PARTS)
+        high, low = parts(x, TYPE)
+        values = load_tile(v, row, head * D, HEADS * D, C, D, False).to(TYPE)
+        store_tiles(fresh, to, product(high, low, values, values, none, PARTS, 1, False), D, HEADS * T, C, PARTS)
     else:
-        store_parts(solved + to[:, None] * C + i[None, :], x, T * HEADS * C, PARTS)
+        store_tiles(solved, to, x, C, HEADS * T, C, PARTS)
 
 
 @triton.jit
 def prepare(q, k, v, decay, beta, gates, solved, fresh, within, T, HEADS: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
-            WY: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr):
+            WY: tl.constexpr, PARTS: tl.constexpr):
     """A block of a key head, for the two value heads that read it."""
-    first = 2 * tl.program_id(1)
-    rows = tl.program_id(0) * C + tl.arange(0, C)
-    d = tl.arange(0, D)
-    at = (rows * (HEADS // 2) + first // 2)[:, None] * D + d[None, :]
-    keys = tl.load(k + at)
+    row = tl.program_id(0) * C
+    head = 2 * tl.program_id(1)
+    keys = load_tile(k, row, head // 2 * D, HEADS // 2 * D, C, D, False)
+    queries = load_tile(q, row, head // 2 * D, HEADS // 2 * D, C, D, False)
+    qk = tl.dot(queries, tl.trans(keys))
+    sums0, beta0 = open_block(qk, decay, beta, gates, within, row, head, T, HEADS, C, PARTS)
+    sums1, beta1 = open_block(qk, decay, beta, gates, within, row, head + 1, T, HEADS, C, PARTS)
     kk = tl.dot(keys, tl.trans(keys))
-    qk = tl.dot(tl.load(q + at), tl.trans(keys))
-    sums0, beta0 = block_gates(decay, beta, gates, rows, first, T, HEADS)
-    sums1, beta1 = block_gates(decay, beta, gates, rows, first + 1, T, HEADS)
     tiles = tl.join(diagonal(kk, sums0, beta0, C), diagonal(kk, sums1, beta1, C))
     tiles = tl.reshape(tl.permute(tiles, [0, 3, 1, 2]), [TILE, 2 * C // TILE, TILE])
     tiles = tl.reshape(tl.permute(invert(tiles, 2 * C // TILE), [1, 0, 2]), [2, C, TILE])
     tiles0, tiles1 = tl.split(tl.permute(tiles, [1, 2, 0]))
-    finish(tiles0, kk, qk, keys, v, sums0, beta0, solved, fresh, within, rows, first, T, HEADS, C, D, WY, PARTS, EXACT)
-    finish(tiles1, kk, qk, keys, v, sums1, beta1, solved, fresh, within, rows, first + 1, T, HEADS, C, D, WY, PARTS, EXACT)
+    close_block(tiles0, kk, keys, v, sums0, beta0, solved, fresh, row, head, T, HEADS, C, D, WY, PARTS)
+    close_block(tiles1, kk, keys, v, sums1, beta1, solved, fresh, row, head + 1, T, HEADS, C, D, WY, PARTS)
+
+
+@triton.jit
+def along(x, UPRIGHT: tl.constexpr):
+    """A number for each row of a block, where rows go across, or upright down."""
+    if UPRIGHT:
+        x = x[:, None]
+    else:
+        x = x[None, :]
+    return x
+
+
+@triton.jit
+def turned(x, UPRIGHT: tl.constexpr):
+    if not UPRIGHT:
+        x = tl.trans(x)
+    return x
 
 
 @triton.jit
 def scan(q, k, v, gates, solved, fresh, within, state, last, starts, updates, y, T, HEADS: tl.constexpr, C: tl.constexpr,
-         D: tl.constexpr, BV: tl.constexpr, WY: tl.constexpr, APART: tl.constexpr, STATE: tl.constexpr, PARTS: tl.constexpr):
+         D: tl.constexpr, BV: tl.constexpr, WY: tl.constexpr, APART: tl.constexpr, STATE: tl.constexpr, PARTS: tl.constexpr,
+         TYPE: tl.constexpr, UPRIGHT: tl.constexpr, TMA: tl.constexpr):
     """All blocks of `BV` rows of a head's state."""
     head = tl.program_id(0) // (D // BV)
-    columns = tl.program_id(0) % (D // BV) * BV + tl.arange(0, BV)
-    i = tl.arange(0, C)
-    d = tl.arange(0, D)
-    TYPE: tl.constexpr = solved.dtype.element_ty
-    own = (head * D + columns)[:, None] * D + d[None, :]
-    s = tl.load(state + own)
-    none = tl.zeros([BV, C], tl.float32)
+    column = tl.program_id(0) % (D // BV) * BV
+    WIDTH: tl.constexpr = HEADS * D
+    s = turned(load_tile(state, head * D + column, 0, D, BV, D, False), not UPRIGHT)
     for first in range(0, T, C):
-        rows = first + i
-        to = head * T + rows
-        at = (rows * (HEADS // 2) + head // 2)[:, None] * D + d[None, :]
-        keys = tl.load(k + at).to(TYPE)
-        sums = tl.load(gates + to)
-        end = tl.load(gates + head * T + first + C - 1)
+        to = head * T + first
+        left_of_state = tl.load(gates + to + tl.arange(0, C))
+        left_of_rows = tl.load(gates + HEADS * T + to + tl.arange(0, C))
+        keys = load_tile(k, first, head // 2 * D, WIDTH // 2, C, D, TMA).to(TYPE)
         high, low = parts(s, TYPE)
+        none = turned(tl.zeros([C, BV], tl.float32), UPRIGHT)
         if WY:
-            w, w_low = load_parts(solved + to[:, None] * D + d[None, :], T * HEADS * D, PARTS)
-            new, new_low = load_parts(fresh + to[:, None] * D + columns[None, :], T * HEADS * D, PARTS)
-            u = tl.trans(new).to(tl.float32)
+            w, w_low = load_tiles(solved, to, D, HEADS * T, C, PARTS, TMA)
+            u = turned(load_tile(fresh, to, column, D, C, BV, TMA), UPRIGHT).to(tl.float32)
             if PARTS == 2:
-                u += tl.trans(new_low).to(tl.float32)
-            u -= product(high, low, tl.trans(w), tl.trans(w_low), none, STATE, PARTS)
+                u += turned(load_tile(fresh, HEADS * T + to, column, D, C, BV, TMA), UPRIGHT).to(tl.float32)
+            u -= product(high, low, tl.trans(w), tl.trans(w_low), none, STATE, PARTS, UPRIGHT)
         else:
-            t, t_low = load_parts(solved + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
-            values = tl.load(v + (rows * HEADS + head)[:, None] * D + columns[None, :])
-            known = product(high, low, tl.trans(keys), keys, none, STATE, 1)
-            left, left_low = parts(tl.trans(values).to(tl.float32) - known * tl.exp(sums)[None, :], TYPE)
-            u = product(left, left_low, tl.trans(t), tl.trans(t_low), none, PARTS, PARTS)
-        u_high, u_low = parts(u, TYPE)
+            t, t_low = load_tiles(solved, to, C, HEADS * T, C, PARTS, TMA)
+            values = turned(load_tile(v, first, head * D + column, WIDTH, C, BV, TMA), UPRIGHT).to(tl.float32)
+            known = product(high, low, tl.trans(keys), keys, none, STATE, 1, UPRIGHT)
+            left, left_low = parts(values - known * along(left_of_state, UPRIGHT), TYPE)
+            u = product(left, left_low, tl.trans(t), tl.trans(t_low), none, PARTS, PARTS, UPRIGHT)
         if APART:
-            tl.store(starts + (first // C * HEADS * D * D) + own, s.to(starts.dtype.element_ty))
-            tl.store(updates + to[:, None] * D + columns[None, :], tl.trans(u).to(updates.dtype.element_ty))
+            store_tile(starts, first // C * WIDTH + head * D + column, 0, turned(s, not UPRIGHT), D, BV, D, TMA)
+            store_tile(updates, to, column, turned(u, UPRIGHT), D, C, BV, TMA)
         else:
-            queries = tl.load(q + at).to(TYPE)
-            m, m_low = load_parts(within + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
-            out = product(high, low, tl.trans(queries), queries, none, STATE, 1) * tl.exp(sums)[None, :]
-            out = product(u_high, u_low, tl.trans(m), tl.trans(m_low), out, PARTS, PARTS)
-            tl.store(y + (rows * HEADS + head)[:, None] * D + columns[None, :], tl.trans(out).to(y.dtype.element_ty))
-        u_high, u_low = parts(u * tl.exp(end - sums)[None, :], TYPE)
-        s = product(u_high, u_low, keys, keys, s * tl.exp(end), PARTS, 1)
-    tl.store(last + own, s)
+            queries = load_tile(q, first, head // 2 * D, WIDTH // 2, C, D, TMA).to(TYPE)
+            m, m_low = load_tiles(within, to, C, HEADS * T, C, PARTS, TMA)
+            out = product(high, low, tl.trans(queries), queries, none, STATE, 1, UPRIGHT)
+            out *= along(left_of_state, UPRIGHT)
+            high, low = parts(u, TYPE)
+            out = product(high, low, tl.trans(m), tl.trans(m_low), out, PARTS, PARTS, UPRIGHT)
+            store_tile(y, first, head * D + column, turned(out, UPRIGHT), WIDTH, C, BV, TMA)
+        high, low = parts(u * along(left_of_rows, UPRIGHT), TYPE)
+        s = product(high, low, keys, keys, s * tl.load(gates + to + C - 1), PARTS, 1, UPRIGHT)
+    store_tile(last, head * D + column, 0, turned(s, not UPRIGHT), D, BV, D, False)
 
 
 @triton.jit
@@ -222,85 +278,84 @@ def results(q, gates, within, starts, updates, y, T, HEADS: tl.constexpr, C: tl.
             BV: tl.constexpr, STATE: tl.constexpr, PARTS: tl.constexpr):
     """`BV` columns of the results of a head's block, where `scan` left states and updates."""
     head = tl.program_id(1)
-    columns = tl.program_id(2) * BV + tl.arange(0, BV)
-    i = tl.arange(0, C)
-    d = tl.arange(0, D)
+    column = tl.program_id(2) * BV
+    row = tl.program_id(0) * C
+    to = head * T + row
     TYPE: tl.constexpr = within.dtype.element_ty
-    rows = tl.program_id(0) * C + i
-    to = head * T + rows
-    queries = tl.load(q + (rows * (HEADS // 2) + head // 2)[:, None] * D + d[None, :]).to(TYPE)
-    s = tl.load(starts + ((tl.program_id(0) * HEADS + head) * D + columns)[:, None] * D + d[None, :])
+    queries = load_tile(q, row, head // 2 * D, HEADS // 2 * D, C, D, False).to(TYPE)
+    s = load_tile(starts, (tl.program_id(0) * HEADS + head) * D + column, 0, D, BV, D, False)
     high, low = parts(s.to(tl.float32), TYPE)
     none = tl.zeros([C, BV], tl.float32)
-    out = product(queries, queries, tl.trans(high), tl.trans(low), none, 1, STATE) * tl.exp(tl.load(gates + to))[:, None]
-    m, m_low = load_parts(within + to[:, None] * C + i[None, :], T * HEADS * C, PARTS)
-    high, low = parts(tl.load(updates + to[:, None] * D + columns[None, :]).to(tl.float32), TYPE)
-    out = product(m, m_low, high, low, out, PARTS, PARTS)
-    tl.store(y + (rows * HEADS + head)[:, None] * D + columns[None, :], out.to(y.dtype.element_ty))
+    out = product(queries, queries, tl.trans(high), tl.trans(low), none, 1, STATE, False)
+    out *= tl.load(gates + to + tl.arange(0, C))[:, None]
+    m, m_low = load_tiles(within, to, C, HEADS * T, C, PARTS, False)
+    high, low = parts(load_tile(updates, to, column, D, C, BV, False).to(tl.float32), TYPE)
+    out = product(m, m_low, high, low, out, PARTS, PARTS, False)
+    store_tile(y, row, head * D + column, out, HEADS * D, C, BV, False)
 
 
 class Precision(NamedTuple):
     """How operands of products are rounded."""
 
     type: torch.dtype
-    # bf16 numbers that stand for an element of the state, and for one of the other operands that are not exact.
+    # Numbers of that type that stand for an element of the state, and for one of the other operands that are not exact.
     state: int
     parts: int
-    # Of the products that lead to the inverse.
-    exact: str
 
 
 PRECISIONS = {
-    "bf16": Precision(torch.bfloat16, 1, 1, "tf32"),
-    "state": Precision(torch.bfloat16, 2, 1, "tf32"),
-    "split": Precision(torch.bfloat16, 2, 2, "tf32x3"),
-    "tf32": Precision(torch.float32, 1, 1, "tf32"),
+    "bf16": Precision(torch.bfloat16, 1, 1),
+    "state": Precision(torch.bfloat16, 2, 1),
+    "split": Precision(torch.bfloat16, 2, 2),
+    "tf32": Precision(torch.float32, 1, 1),
 }
 
 
 class Config(NamedTuple):
-    """One way to launch the kernels."""
+    """One way to launch the kernels: `columns` is `BV`, `warps` and `stages` are those of `scan`."""
 
     precision: str
     form: str = "solve"
     apart: bool = False
+    upright: bool = False
+    tma: bool = True
     block: int = 64
     columns: int = 64
     warps: int = 4
-    stages: int = 2
+    stages: int = 3
     prepare_warps: int = 4
 
     def __str__(self):
-        apart = ", apart" if self.apart else ""
-        shape = f"block {self.block}, columns {self.columns}, warps {self.prepare_warps}/{self.warps}"
-        return f"{self.precision} {self.form}{apart}: {shape}, stages {self.stages}"
+        flags = "".join(f" {name}" for name in ("apart", "upright", "tma") if getattr(self, name))
+        shape = f"block {self.block}, columns {self.columns}, warps {self.prepare_warps}/{self.warps}, stages {self.stages}"
+        return f"{self.precision} {self.form}{flags}, {shape}"
 
 
 SWEEP = [
     Config("bf16"),
-    Config("bf16", columns=16, warps=1),
-    Config("bf16", columns=32, warps=2),
-    Config("bf16", columns=32, warps=2, stages=3),
-    Config("bf16", columns=64, warps=4, stages=3),
+    Config("bf16", tma=False),
+    Config("bf16", stages=4),
+    Config("bf16", prepare_warps=8),
     Config("bf16", columns=128, warps=8),
-    Config("bf16", columns=64, warps=4, prepare_warps=8),
-    Config("bf16", block=32, columns=64, warps=4, stages=3, prepare_warps=2),
+    Config("bf16", upright=True, columns=32),
+    Config("bf16", upright=True, columns=32, tma=False),
+    Config("bf16", upright=True, columns=32, warps=8),
+    Config("bf16", upright=True, columns=64),
+    Config("bf16", block=32, prepare_warps=2),
+    Config("bf16", block=32, columns=32, upright=True, prepare_warps=2),
     Config("bf16", "wy"),
-    Config("bf16", "wy", columns=32, warps=2),
-    Config("bf16", "wy", columns=128, warps=8),
-    Config("bf16", "solve", True),
-    Config("bf16", "solve", True, columns=32, warps=2),
-    Config("bf16", "wy", True),
-    Config("bf16", "wy", True, columns=32, warps=2),
+    Config("bf16", "wy", upright=True, columns=32),
+    Config("bf16", apart=True),
+    Config("bf16", "wy", apart=True),
+    Config("bf16", "wy", apart=True, upright=True, columns=32),
     Config("state"),
-    Config("state", columns=32, warps=2),
-    Config("state", "wy"),
+    Config("state", upright=True, columns=32),
     Config("split"),
-    Config("split", columns=32, warps=2),
-    Config("split", "wy", columns=32, warps=2),
-    Config("tf32", columns=32, warps=2, stages=1),
-    Config("tf32", columns=64, warps=4, stages=1),
-    Config("tf32", "wy", columns=32, warps=2, stages=1),
+    Config("split", upright=True, columns=32, tma=False),
+    Config("split", upright=True, columns=32, block=32, prepare_warps=2),
+    Config("split", "wy", upright=True, columns=32, stages=2),
+    Config("tf32", columns=64, stages=2),
+    Config("tf32", upright=True, columns=32, stages=2),
 ]
 
 
@@ -361,7 +416,7 @@ class Blocked:
         def memory(width, dtype):
             return torch.full((self.heads * self.rows * width,), math.nan, dtype=dtype, device=x.v.device)
 
-        self.gates = memory(1, torch.float32)
+        self.gates = memory(2, torch.float32)
         self.solved = memory(p.parts * (DIM if wy else config.block), p.type)
         self.fresh = memory(p.parts * DIM, p.type) if wy else self.solved
         self.within = memory(p.parts * config.block, p.type)
@@ -378,17 +433,28 @@ class Blocked:
         wy = c.form == "wy"
         between = (self.solved, self.fresh, self.within)
         kept = (self.starts, self.updates, self.y)
+        parts, types = dict(STATE=p.state, PARTS=p.parts), {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+        def tiles(matrix, width, rows, columns):
+            """A matrix as `scan` takes it."""
+            return TensorDescriptor.from_tensor(matrix.view(-1, width), [rows, columns]) if c.tma else matrix
+
+        keys, values, block, columns = self.heads // 2 * DIM, self.heads * DIM, c.block, c.columns
+        wide = DIM if wy else block
         found = [
             (prepare, (blocks, self.heads // 2), (x.q, x.k, x.v, x.decay, x.beta, self.gates, *between, self.rows),
-             dict(shape, WY=wy, PARTS=p.parts, EXACT=p.exact, num_warps=c.prepare_warps)),
-            (scan, (self.heads * (DIM // c.columns),),
-             (x.q, x.k, x.v, self.gates, *between, x.state, self.last, *kept, self.rows),
-             dict(shape, BV=c.columns, WY=wy, APART=c.apart, STATE=p.state, PARTS=p.parts, num_warps=c.warps,
-                  num_stages=c.stages)),
+             dict(shape, WY=wy, PARTS=p.parts, num_warps=c.prepare_warps)),
+            (scan, (self.heads * (DIM // columns),),
+             (tiles(x.q, keys, block, DIM), tiles(x.k, keys, block, DIM), tiles(x.v, values, block, columns), self.gates,
+              tiles(self.solved, wide, block, wide), tiles(self.fresh, DIM, block, columns),
+              tiles(self.within, block, block, block), x.state, self.last, tiles(self.starts, DIM, columns, DIM),
+              tiles(self.updates, DIM, block, columns), tiles(self.y, values, block, columns), self.rows),
+             dict(shape, **parts, BV=columns, WY=wy, APART=c.apart, TYPE=types[p.type], UPRIGHT=c.upright, TMA=c.tma,
+                  num_warps=c.warps, num_stages=c.stages)),
         ]
         if c.apart:
             found.append((results, (blocks, self.heads, 1), (x.q, self.gates, self.within, *kept, self.rows),
-                          dict(shape, BV=DIM, STATE=p.state, PARTS=p.parts, num_warps=8)))
+                          dict(shape, **parts, BV=DIM, num_warps=8)))
         return found
 
     def compile(self, x):
@@ -454,11 +520,11 @@ def sweep(heads, budget):
     """All configurations at 2,048 rows. Those that the budget of seconds does not cover are reported as such."""
     begin = time.time()
     sets = [draw(2048, heads, "cuda", seed) for seed in range(4)]
+    # Not beside the compilers: its many small launches would wait for their turn.
+    reference = sequential(sets[0], torch.float64)
     compile_early(SWEEP[0], sets[0])
     with ThreadPoolExecutor(12) as pool:
-        done = [pool.submit(compile_early, c, sets[0]) for c in SWEEP[1:]]
-        reference = sequential(sets[0], torch.float64)
-        wait(done, timeout=budget)
+        wait([pool.submit(compile_early, c, sets[0]) for c in SWEEP[1:]], timeout=budget)
         print(f"compiled in {time.time() - begin:.0f} s", flush=True)
         found = {}
         for c in SWEEP:
