@@ -49,6 +49,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 # Rows of the blocks on the diagonal that are inverted row by row.
 TILE = tl.constexpr(16)
 DIM = 128
+ROWS = (512, 2048, 4096)
 
 
 @triton.jit
@@ -501,13 +502,18 @@ def microseconds(blocked, sets, only=None, replays=30):
     return statistics.median(times)
 
 
-def try_config(config, sets, reference):
-    """Time and errors of a configuration; one that fails is reported."""
+def guarded(what):
+    """What comes out of it; what fails is reported there instead."""
     try:
-        blocked = Blocked(config, sets[0])
-        return dict(errors=blocked.errors(sets[0], reference), us=microseconds(blocked, sets))
+        return what()
     except Exception as e:
         return dict(failed=f"{type(e).__name__}: {str(e)[:300]}")
+
+
+def try_config(config, sets, reference):
+    """Time and errors of a configuration."""
+    blocked = Blocked(config, sets[0])
+    return dict(errors=blocked.errors(sets[0], reference), us=microseconds(blocked, sets))
 
 
 def compile_early(config, x):
@@ -529,21 +535,29 @@ def sweep(heads, budget):
         found = {}
         for c in SWEEP:
             late = time.time() - begin > budget
-            found[c] = dict(failed="no time left") if late else try_config(c, sets, reference)
+            found[c] = dict(failed="no time left") if late else guarded(lambda c=c: try_config(c, sets, reference))
             print(f"{c}: {found[c]}", flush=True)
         pool.shutdown(cancel_futures=True)
     return found
 
 
-def details(config, heads):
-    """The best configuration of a precision: times at several rows and by kernel, errors with either kind of inputs."""
-    found = dict(us={}, us_of_kernels={}, errors={})
-    for rows in (512, 2048, 4096):
-        sets = [draw(rows, heads, "cuda", seed) for seed in range(4)]
-        blocked = Blocked(config, sets[0])
-        found["us"][rows] = microseconds(blocked, sets)
-        names = [kernel.__name__ for kernel, *_ in blocked.launches(sets[0])]
-        found["us_of_kernels"][rows] = {name: microseconds(blocked, sets, i) for i, name in enumerate(names)}
+def times(config, heads, rows):
+    """All kernels of a configuration, and each."""
+    sets = [draw(rows, heads, "cuda", seed) for seed in range(4)]
+    blocked = Blocked(config, sets[0])
+    kernels = {kernel.__name__: i for i, (kernel, *_) in enumerate(blocked.launches(sets[0]))}
+    return dict(all=microseconds(blocked, sets), **{name: microseconds(blocked, sets, i) for name, i in kernels.items()})
+
+
+def all_errors(best, heads, rows, alike):
+    """Errors of the best configurations and of fp32 row by row. Results are in fp32 here: rounding them would hide what
+    differs. They take more shared memory, so stages are few."""
+    x = draw(rows, heads, "cuda", 9, alike)
+    reference = sequential(x, torch.float64)
+    found = {"row by row": measure(sequential(x, torch.float32), reference)}
+    for name, c in best.items():
+        c = c._replace(stages=min(c.stages, 3))
+        found[name] = guarded(lambda c=c: Blocked(c, x, torch.float32).errors(x, reference))
     return found
 
 
@@ -567,30 +581,22 @@ def main():
     for c, found in swept.items():
         if "us" in found and found["us"] < swept.get(best.get(c.precision), {}).get("us", math.inf):
             best[c.precision] = c
-    report["best"] = {name: dict(config=c._asdict(), **details(c, heads)) for name, c in best.items()}
-    report["fp32_sequential"] = {}
-    for inputs in ("start", "alike"):
-        for rows in (512, 2048, 4096):
-            x = draw(rows, heads, "cuda", 9, inputs == "alike")
-            reference = sequential(x, torch.float64)
-            where = f"{inputs}_{rows}"
-            report["fp32_sequential"][where] = measure(sequential(x, torch.float32), reference)
-            for name, c in best.items():
-                # Results in fp32 here: rounding them to bf16 would hide what differs.
-                report["best"][name]["errors"][where] = Blocked(c, x, torch.float32).errors(x, reference)
+    report["best"] = {name: c._asdict() for name, c in best.items()}
+    report["us"] = {name: {rows: guarded(lambda: times(c, heads, rows)) for rows in ROWS} for name, c in best.items()}
+    report["errors"] = {
+        kind: {rows: guarded(lambda: all_errors(best, heads, rows, kind == "alike")) for rows in ROWS}
+        for kind in ("start", "alike")
+    }
     with open(args.out, "w") as f:
         json.dump(report, f, indent=1)
-    print(f"{report['card']}, {heads} heads; us of 512, 2,048, 4,096 rows; kernels' at 2,048; errors of y and state at 2,048")
-    for name, c in best.items():
-        found = report["best"][name]
-        kernels = " + ".join(f"{kernel} {us:.1f}" for kernel, us in found["us_of_kernels"][2048].items())
-        print(f"{c}\n  {' '.join(f'{us:.1f}' for us in found['us'].values())} us ({kernels}); {short(found['errors'])}")
-    print(f"fp32 row by row\n  {short(report['fp32_sequential'])}")
-
-
-def short(errors):
-    """Errors of results and state at 2,048 rows, of both kinds of inputs."""
-    return "; ".join(f"{of} {errors[f'{of}_2048']['y']:.1e} {errors[f'{of}_2048']['state']:.1e}" for of in ("start", "alike"))
+    print(f"{report['card']}, {heads} heads; us by rows, then errors of results and state at 2,048 rows of either inputs")
+    for name in ("row by row", *best):
+        print(best.get(name, name))
+        for rows, us in report["us"].get(name, {}).items():
+            print(f"  {rows}:", ", ".join(f"{k} {t if k == 'failed' else round(t, 1)}" for k, t in us.items()))
+        for kind, errors in report["errors"].items():
+            at = errors[2048].get(name, errors[2048])
+            print(f"  {kind}:", ", ".join(f"{k} {t if k == 'failed' else format(t, '.1e')}" for k, t in at.items()))
 
 
 if __name__ == "__main__":
