@@ -74,6 +74,17 @@ pub struct Length {
     pub peer_prefill_tps: Option<Rate>,
     pub peer_decode_tps: Option<Rate>,
     pub bytes_per_token: Option<f64>,
+    pub bandwidth_share: Option<f64>,
+    pub sampled_tps: Option<Rate>,
+    #[serde(default)]
+    pub batches: Vec<Batch>,
+}
+
+/// Tokens per second of several sessions together.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Batch {
+    pub sessions: usize,
+    pub tps: Rate,
 }
 
 /// What `lily ablate` writes.

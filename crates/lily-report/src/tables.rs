@@ -29,6 +29,7 @@ pub fn fill(text: &str, machines: &[Machine], figures: &[String]) -> Result<Stri
         let machine = machines.iter().find(|m| m.name == machine);
         let table = machine.and_then(|machine| match kind {
             "speed" => speed(machine),
+            "decode" => Some(decode(machine).unwrap_or_else(|| NOT_YET.to_owned())),
             "model" => model(machine, machines),
             "kernels" => Some(kernels(machine).unwrap_or_else(|| NOT_YET.to_owned())),
             "chunks" => Some(chunks(machine).unwrap_or_else(|| NOT_YET.to_owned())),
@@ -94,6 +95,33 @@ fn speed(machine: &Machine) -> Option<String> {
         table += &format!(" {engines} on {day} on {device}, so that a ratio to them is good to a few percent at best.");
     }
     Some(table + "\n")
+}
+
+/// Decoding by lily alone: one session, what of the bandwidth it takes, with sampling, and several sessions together.
+fn decode(machine: &Machine) -> Option<String> {
+    let benches = machine.benches();
+    let lengths = || benches.iter().flat_map(|bench| &bench.lengths).filter(|length| length.decode_tps.is_some());
+    let mut sessions: Vec<usize> = lengths().flat_map(|length| &length.batches).map(|batch| batch.sessions).collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    let mut table = String::from("| Context | One session | of the bandwidth | sampled |");
+    sessions.iter().for_each(|count| table += &format!(" {count} sessions |"));
+    table += &format!("\n|{}\n", "---:|".repeat(4 + sessions.len()));
+    let cell = |rate: Option<f64>| rate.map_or(" |".to_owned(), |rate| format!(" {} |", number(rate)));
+    for length in lengths() {
+        table += &format!("| {} |", tokens(length.tokens));
+        table += &cell(length.decode_tps.as_ref().map(|rate| rate.median));
+        table += &length.bandwidth_share.map_or(" |".to_owned(), |share| format!(" {:.0} % |", 100.0 * share));
+        table += &cell(length.sampled_tps.as_ref().map(|rate| rate.median));
+        for count in &sessions {
+            let of = length.batches.iter().find(|batch| batch.sessions == *count);
+            table += &cell(of.map(|batch| batch.tps.median));
+        }
+        table.push('\n');
+    }
+    lengths().next()?;
+    let origins = benches.iter().map(|bench| &bench.origin);
+    Some(format!("{table}\nMedians, tokens/s of all sessions together. lily at commit {}.\n", commits(origins)))
 }
 
 fn figure(kind: &str, machine: &str, figures: &[String]) -> Option<String> {
@@ -309,6 +337,28 @@ mod tests {
         }
         let without = r#"{"commit": "c", "device": "d", "checkpoint": "m", "effects": []}"#;
         assert_eq!(fill(text, &[machine(without)], &[]).unwrap().matches(NOT_YET).count(), 2);
+    }
+
+    #[test]
+    fn decoding_has_a_table_of_its_own() {
+        let rate = |median: f64| format!(r#"{{"median": {median}, "min": 1, "max": 9}}"#);
+        let record = format!(
+            r#"{{"commit": "c", "device": "d", "checkpoint": "m", "lengths": [
+            {{"tokens": 512, "decode_tps": {}, "bandwidth_share": 0.344}}, {{"tokens": 256, "prefill_tps": {}}},
+            {{"tokens": 4096, "decode_tps": {}, "sampled_tps": {}, "batches": [{{"sessions": 2, "tps": {}}}]}}]}}"#,
+            rate(800.4),
+            rate(1.0),
+            rate(700.0),
+            rate(690.0),
+            rate(1200.0)
+        );
+        let mut machine = Machine { name: "here".into(), ..Machine::default() };
+        let text = "<!-- from records: decode here -->\n<!-- end -->";
+        assert!(fill(text, &[machine.clone()], &[]).unwrap().contains(NOT_YET));
+        machine.benches.push(serde_json::from_str(&record).unwrap());
+        let filled = fill(text, &[machine], &[]).unwrap();
+        let rows = "| 512 | 800 | 34 % | | |\n| 4K | 700 | | 690 | 1,200 |\n\nMedians";
+        assert!(filled.contains(rows) && filled.contains("sampled | 2 sessions |\n"), "{filled}");
     }
 
     #[test]
