@@ -164,7 +164,7 @@ fn arm_of_llama(results: &[LlamaResult], spec: &Spec) -> Arm {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::tests::spec;
+    use super::super::spec::{Length, tests::spec};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, MutexGuard};
@@ -231,6 +231,23 @@ mod tests {
         let calls = std::fs::read_to_string(folder.folder.path().join("calls")).unwrap();
         assert!(calls.contains("-m m.gguf -o json -fa 1 -b 2048 -ub 2048 -r 15 -p 4,8 -n 0 -d 0"), "{calls}");
         assert_eq!(calls.lines().count(), 2, "{calls}");
+    }
+
+    #[test]
+    fn llama_bench_runs_short_lengths_more_often() {
+        let (folder, program) = script(
+            r#"echo "$@" >> "$(dirname "$0")/calls"
+            row() { echo "[{\"build_commit\": \"abc\", \"build_number\": 7, \"n_prompt\": $1, \"n_gen\": 0, \"n_depth\": 0, \"samples_ts\": [9]}]"; }
+            case "$*" in *"-p 2048 "*) row 2048 ;; *) row 4096 ;; esac"#,
+        );
+        let length = |tokens| Length { tokens, warm_up: tokens, prefill: true, decode: false };
+        let asked = |reps| Spec { lengths: vec![length(2048), length(4096)], reps, ..spec() };
+        let arm = llama_bench(&program, Path::new("m"), &asked(1)).unwrap();
+        assert_eq!(arm.lengths.iter().map(|l| l.prefill.len()).collect::<Vec<_>>(), [1, 1]);
+        llama_bench(&program, Path::new("m"), &asked(20)).unwrap();
+        let calls = std::fs::read_to_string(folder.folder.path().join("calls")).unwrap();
+        let reps: Vec<&str> = calls.lines().filter_map(|call| call.split("-r ").nth(1)?.split(" -n").next()).collect();
+        assert_eq!(reps, ["15 -p 2048", "1 -p 4096", "20 -p 2048", "20 -p 4096"]);
     }
 
     #[test]
